@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from evaluator.errors import EvaluatorError, TemplateError, UsageError
 from evaluator.improve.edits import Edit, apply_edits
+from evaluator.improve.steps import MAX_ADDED, added_steps, is_plain
 from evaluator.interpreter.cost_bounds import CostBounds
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.linting import Linter
@@ -101,21 +102,23 @@ class CandidateChecker:
         found += [
             f"the expression {piece} is not one of the template's; use {self._shown_inputs()}"
             for piece in dict.fromkeys(_markup_in(node))
-            if piece not in self._markup
+            if piece not in self._markup and piece not in _step_results(node)
         ]
         return [*found, *self._larger(evaluator, node)]
 
     def _larger(self, evaluator: Evaluator, node: TopLevel) -> Iterator[str]:
         """What the candidate has more of than the template."""
-        if to_xml(_masked(node)) != to_xml(_masked(self.node)):
-            yield "more changed than descriptions, prompts and examples"
+        same, added = added_steps(node, self.node)
+        if to_xml(_masked(same)) != to_xml(_masked(self.node)) or not all(map(is_plain, added)):
+            yield "more changed than descriptions, prompts, examples and steps"
             return
+        if len(added) > MAX_ADDED:
+            yield f"{len(added)} steps are added, at most {MAX_ADDED} are allowed"
         before = CallCounter(self._evaluator.library).bound(self.node)
         after = CallCounter(evaluator.library).bound(node)
-        if before.max_calls is not None and (after.max_calls or before.max_calls + 1) > (
-            before.max_calls
-        ):
-            yield f"at most {before.max_calls} calls are allowed, this could make {after.max_calls}"
+        most = None if before.max_calls is None else before.max_calls + len(added)
+        if most is not None and (after.max_calls is None or after.max_calls > most):
+            yield f"at most {most} calls are allowed, this could make {after.max_calls}"
         old = self.price_bound(self._evaluator)
         new = self.price_bound(evaluator)
         if old and new and new > GROWTH * old:
@@ -157,6 +160,12 @@ def _markup_in(node: TopLevel) -> Iterator[str]:
             value = getattr(text, "value", None)
             if isinstance(value, str):
                 yield from ("".join(piece.split()) for piece in _MARKUP.findall(value))
+
+
+def _step_results(node: TopLevel) -> set[str]:
+    """The expressions that read what a step has answered."""
+    names = {getattr(each, "name", None) for each in descendants(node)}
+    return {f"{{{{steps.{name}.content}}}}" for name in names if name}
 
 
 def _masked(node: Any) -> Any:

@@ -12,25 +12,31 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast
 
-from evaluator.errors import TemplateError, UsageError
-from evaluator.fields import Checked, Count, Doc, Name, to_dict
+from evaluator.errors import TemplateError
+from evaluator.fields import After, Checked, Count, Doc, Name, to_dict
+from evaluator.improve.steps import check_step_name, with_step, wrapped
+from evaluator.improve.xml_texts import (
+    INDENT,
+    PLACEHOLDER,
+    EditError,
+    child,
+    children,
+    element_of,
+    extent,
+    indent_in,
+    insert,
+    joined,
+    quoted,
+    set_content,
+)
 from evaluator.lazy_dataclass import dataclass
-from evaluator.patterns import Pattern
-from evaluator.xml.format import end_tag
 from evaluator.xml.source import Source, read_source
 
 if TYPE_CHECKING:
     from lxml.etree import _Element as Element
 
 TextElement = Literal["description", "instructions", "system", "criteria"]
-_ILLEGAL = Pattern("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
-_PLACEHOLDER = re.compile(r"<<\s*([A-Za-z_][\w.]*)\s*>>")
 _VERSION = re.compile(r"(.*?)(\d+)(\D*)", re.DOTALL)
-_INDENT = "  "
-
-
-class EditError(UsageError):
-    """An edit that cannot be made to this template."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +54,11 @@ class SetText(_Edit, error=EditError):
     text: Annotated[str, Doc("Its new text.")]
 
     def apply(self, source: Source, task: Element) -> str:
-        found = _child(task, self.element)
+        found = child(task, self.element)
         if found is None:
-            return _insert(source, task, f"<{self.element}>{_escaped(self.text)}</{self.element}>")
-        return _set_content(source, found, self.text)
+            written = element_of(self.element, self.text, indent_in(source, task))
+            return insert(source, task, written)
+        return set_content(source, found, self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +70,14 @@ class ReplacePhrase(_Edit, error=EditError):
     text: Annotated[str, Doc("What replaces it.")]
 
     def apply(self, source: Source, task: Element) -> str:
-        found = _child(task, self.element)
+        found = child(task, self.element)
         if found is None:
             raise EditError(f"replace: the template has no <{self.element}>")
         before = source.text_of(found).value
-        phrase = _PLACEHOLDER.sub(r"{{\1}}", self.find)
+        phrase = PLACEHOLDER.sub(r"{{\1}}", self.find)
         for wanted in (self.find, phrase):
             if before.count(wanted) == 1:
-                return _set_content(source, found, before.replace(wanted, self.text))
+                return set_content(source, found, before.replace(wanted, self.text))
         raise EditError(
             f"replace: {self.find[:60]!r} occurs {before.count(self.find)} times in "
             f"<{self.element}>, expected once"
@@ -88,29 +95,31 @@ class AddExample(_Edit, error=EditError):
     output: str | None = None
 
     def apply(self, source: Source, task: Element) -> str:
-        parts = [
-            f"<input name={_quoted(name)}>{_escaped(value)}</input>"
-            for name, value in (self.inputs or {}).items()
-        ]
-        parts.append(f"<output>{_escaped(self.output or '')}</output>")
-        examples = _child(task, "examples")
-        if examples is None:
-            example = _joined("example", parts, _indent_in(source, task) + _INDENT)
-            indent = _indent_in(source, task)
-            inner = f"\n{indent}{_INDENT}{example}\n{indent}"
-            return _insert(source, task, f'<examples shots="true">{inner}</examples>')
+        examples = child(task, "examples")
         text = source.text
-        indent = _indent_in(source, examples)
-        example = _joined("example", parts, indent)
+        if examples is None:
+            indent = indent_in(source, task)
+            inner = f"\n{indent}{INDENT}{self._example(indent + INDENT)}\n{indent}"
+            return insert(source, task, f'<examples shots="true">{inner}</examples>')
+        indent = indent_in(source, examples)
+        example = self._example(indent)
         start, end = source.tag_of(examples)
-        last = _children(examples, "example")
-        place = _extent(source, last[-1])[1] if last else end
+        last = children(examples, "example")
+        place = extent(source, last[-1])[1] if last else end
         text = f"{text[:place]}\n{indent}{example}{text[place:]}"
         if examples.get("shots") in ("true", "1"):
             return text
         tag = re.sub(r"\sshots\s*=\s*(\"[^\"]*\"|'[^']*')", "", text[start:end])
         name_end = start + len("<examples")
         return f'{text[:name_end]} shots="true"{tag[len("<examples") :]}{text[end:]}'
+
+    def _example(self, indent: str) -> str:
+        inner = indent + INDENT
+        parts = [
+            element_of(f"input name={quoted(name)}", value, inner)
+            for name, value in (self.inputs or {}).items()
+        ]
+        return joined("example", [*parts, element_of("output", self.output or "", inner)], indent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +129,8 @@ class OrderExamples(_Edit, error=EditError):
     order: Annotated[tuple[Count, ...], Doc("Numbers of examples, counted from 1.")]
 
     def apply(self, source: Source, task: Element) -> str:
-        examples = _child(task, "examples")
-        parts = [] if examples is None else _children(examples, "example")
+        examples = child(task, "examples")
+        parts = [] if examples is None else children(examples, "example")
         if len(set(self.order)) < len(self.order) or any(n > len(parts) for n in self.order):
             raise EditError(
                 f"order_examples: {list(self.order)} are not different numbers from 1 to "
@@ -130,7 +139,7 @@ class OrderExamples(_Edit, error=EditError):
         if examples is None or not self.order:
             raise EditError("order_examples: at least one example has to stay")
         text = source.text
-        extents = [_extent(source, part) for part in parts]
+        extents = [extent(source, part) for part in parts]
         wanted = [text[slice(*extents[number - 1])] for number in self.order]
         for number in range(len(parts), 0, -1):
             start, end = extents[number - 1]
@@ -150,19 +159,19 @@ class RewordExample(_Edit, error=EditError):
     input: Annotated[Name | None, Doc("The input; without it, the output is replaced.")] = None
 
     def apply(self, source: Source, task: Element) -> str:
-        examples = _child(task, "examples")
-        parts = [] if examples is None else _children(examples, "example")
+        examples = child(task, "examples")
+        parts = [] if examples is None else children(examples, "example")
         if self.index > len(parts):
             raise EditError(f"reword_example: there are {len(parts)} examples, not {self.index}")
         example = parts[self.index - 1]
         if self.input is None:
-            found = _child(example, "output")
+            found = child(example, "output")
         else:
-            inputs = _children(example, "input")
+            inputs = children(example, "input")
             found = next((each for each in inputs if each.get("name") == self.input), None)
         if found is None:
             raise EditError(f"reword_example: example {self.index} has no {self.input or 'output'}")
-        return _set_content(source, found, self.text)
+        return set_content(source, found, self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +182,7 @@ class DescribeOutput(_Edit, error=EditError):
     text: Annotated[str, Doc("Its description.")]
 
     def apply(self, source: Source, task: Element) -> str:
-        output = _child(task, "output_format")
+        output = child(task, "output_format")
         schema: Any = None
         if output is not None:
             try:
@@ -189,11 +198,29 @@ class DescribeOutput(_Edit, error=EditError):
             if not isinstance(member, dict):
                 raise EditError(f"describe_output: the schema has no member {self.path!r}")
         cast("dict[str, Any]", member)["description"] = self.text
-        return _set_content(source, output, json.dumps(schema, ensure_ascii=False, indent=2))
+        return set_content(source, output, json.dumps(schema, ensure_ascii=False, indent=2))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddStep(_Edit, error=EditError):
+    """Adds a step before or after the task. An atomic template becomes a sequence, in which the
+    template's own work is the step `answer`.
+
+    A step that is added at the end gives the result, in the output format of the step before it.
+    """
+
+    place: Annotated[Literal["before", "after"], Doc("Where it is added.")]
+    name: Annotated[Name, After(check_step_name), Doc("Its name.")]
+    text: Annotated[str, Doc("Its instructions.")]
+
+    def apply(self, source: Source, task: Element) -> str:
+        if task.getparent() is None or task.getparent().tag in ("library", "template"):
+            return wrapped(source, task, self.name, self.text, is_first=self.place == "before")
+        return with_step(source, task, self.name, self.text, is_first=self.place == "before")
 
 
 Edit: TypeAlias = (
-    SetText | ReplacePhrase | AddExample | OrderExamples | RewordExample | DescribeOutput
+    SetText | ReplacePhrase | AddExample | OrderExamples | RewordExample | DescribeOutput | AddStep
 )
 EDITS: Mapping[str, type[Edit]] = {
     "set": SetText,
@@ -202,6 +229,7 @@ EDITS: Mapping[str, type[Edit]] = {
     "order_examples": OrderExamples,
     "reword_example": RewordExample,
     "describe_output": DescribeOutput,
+    "add_step": AddStep,
 }
 _NAMES = {cls: name for name, cls in EDITS.items()}
 _OF_ROWS = frozenset({"inputs", "output"})
@@ -265,7 +293,7 @@ def with_certificate(text: str, name: str, comment: str) -> str:
         number = "2" if parts is None else f"{parts[1]}{int(parts[2]) + 1}{parts[3]}"
         old = re.search(r"\sversion\s*=\s*(\"[^\"]*\"|'[^']*')", tag)
         assert old is not None
-        tag = f"{tag[: old.start()]} version={_quoted(number)}{tag[old.end() :]}"
+        tag = f"{tag[: old.start()]} version={quoted(number)}{tag[old.end() :]}"
     line = text.rfind("\n", 0, start) + 1
     indent = text[line:start] if not text[line:start].strip() else ""
     return f"{text[:start]}<!-- {comment.replace('--', '- -')} -->\n{indent}{tag}{text[end:]}"
@@ -292,85 +320,3 @@ def _task_in(template: Element, name: str | None) -> Element:
         return found[0]
     known = ", ".join(str(each.get("name")) for each in inner if each.get("name"))
     raise EditError(f"task is {name!r}, expected the name of one task in it: {known or 'none'}")
-
-
-def _children(element: Element, tag: str) -> list[Element]:
-    return list(element.iterchildren(tag))
-
-
-def _child(element: Element, tag: str) -> Element | None:
-    return next(iter(element.iterchildren(tag)), None)
-
-
-def _extent(source: Source, element: Element) -> tuple[int, int]:
-    """Where the element begins and ends in the text."""
-    start, end = source.tag_of(element)
-    closing = end_tag(source.text, start)
-    if closing is not None:
-        end = source.text.index(">", closing[1]) + 1
-    return start, end
-
-
-def _set_content(source: Source, element: Element, value: str) -> str:
-    """The text of the file with `value` as the element's only content, laid out as it was."""
-    text = source.text
-    start, begin = source.tag_of(element)
-    closing = end_tag(text, start)
-    if closing is None:
-        name = str(element.tag)
-        return f"{text[: begin - 2].rstrip()}>{_escaped(value)}</{name}>{text[begin:]}"
-    close = closing[0] - 2
-    if text[begin:close].lstrip().startswith("<![CDATA[") and "]]>" not in value:
-        plain = _readable(value).strip("\n")
-        return f"{text[:begin]}<![CDATA[\n{plain}\n]]>{text[close:]}"
-    preserves = element.get("{http://www.w3.org/XML/1998/namespace}space") == "preserve"
-    lines = _escaped(value).strip("\n").split("\n")
-    is_block = text[begin:close].lstrip(" \t").startswith("\n")
-    if preserves or (len(lines) == 1 and not is_block):
-        return text[:begin] + _escaped(value) + text[close:]
-    line = text.rfind("\n", 0, start) + 1
-    indent = re.match(r"[ \t]*", text[line:])
-    outer = "" if indent is None else indent[0]
-    shown = [f"{outer}{_INDENT}{each}" if each.strip() else "" for each in lines]
-    return text[:begin] + "\n" + "\n".join(shown) + "\n" + outer + text[close:]
-
-
-def _insert(source: Source, task: Element, written: str) -> str:
-    """The text with an element after the task's description."""
-    text = source.text
-    described = _child(task, "description")
-    if described is None:
-        place = source.tag_of(task)[1]
-    else:
-        place = _extent(source, described)[1]
-    return f"{text[:place]}\n{_indent_in(source, task)}{written}{text[place:]}"
-
-
-def _indent_in(source: Source, element: Element) -> str:
-    """The indentation of the children of an element."""
-    text = source.text
-    children = list(element.iterchildren("*"))
-    start = source.tag_of(children[0] if children else element)[0]
-    line = text.rfind("\n", 0, start) + 1
-    indent = text[line:start] if not text[line:start].strip() else ""
-    return indent if children else indent + _INDENT
-
-
-def _joined(name: str, parts: Sequence[str], indent: str) -> str:
-    inner = "".join(f"\n{indent}{_INDENT}{part}" for part in parts)
-    return f"<{name}>{inner}\n{indent}</{name}>"
-
-
-def _readable(value: str) -> str:
-    """The value with its variables in braces. Raises: EditError, for what XML cannot hold."""
-    if found := _ILLEGAL.search(value):
-        raise EditError(f"the character U+{ord(found[0]):04X} is not allowed in XML")
-    return _PLACEHOLDER.sub(r"{{ \1 }}", value)
-
-
-def _escaped(value: str) -> str:
-    return _readable(value).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def _quoted(value: str) -> str:
-    return '"' + _escaped(value).replace('"', "&quot;").replace("\n", "&#10;") + '"'

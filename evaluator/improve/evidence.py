@@ -30,6 +30,7 @@ from evaluator.batch.reading import open_batch
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.batch.run import run_plan
 from evaluator.errors import RecordError, UsageError
+from evaluator.errors.messages import visible
 from evaluator.files.atomic import write_atomic
 from evaluator.improve.checks import CandidateChecker
 from evaluator.improve.decide import Outcome, count_look
@@ -273,7 +274,7 @@ class Live(Recorded):
                     break
                 inputs = {**inputs, "findings": "\n".join(findings)}
         for line in findings:
-            self._notice(f"refused: {line}")
+            self._notice(visible(f"refused: {line}", one_line=True))
         found = found[: max(self._wanted, len(self._given))]
         self._recorder.record(
             "proposals", recorded_proposals(request.round, found, {"refused": findings})

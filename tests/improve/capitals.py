@@ -67,7 +67,7 @@ class Model:
         return f"city-{number}" if drawn < chance else "none"
 
 
-def rows(count: int = 80) -> list[dict[str, Any]]:
+def rows(count: int = 64) -> list[dict[str, Any]]:
     return [{"id": str(n), "country": f"country-{n}", "target": f"city-{n}"} for n in range(count)]
 
 

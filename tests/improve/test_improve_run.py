@@ -67,7 +67,18 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Certificate, M
     """A complete search, which tests do not change."""
     folder = tmp_path_factory.mktemp("done")
     model = Model()
-    return folder, search(folder, model), model
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EVALUATOR_CONFIG_DIR", str(folder / "user"))
+        return folder, search(folder, model), model
+
+
+@pytest.fixture(autouse=True)
+def user(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test has a user's folder of its own, with its own count of looks, or that of `done`."""
+    folder = tmp_path
+    if "done" in request.fixturenames:
+        folder = request.getfixturevalue("done")[0]
+    monkeypatch.setenv("EVALUATOR_CONFIG_DIR", str(folder / "user"))
 
 
 def copied(done: tuple[Path, Certificate, Model], folder: Path) -> Path:
@@ -217,10 +228,7 @@ def test_proposals_of_a_person_are_checked_as_those_of_a_model(tmp_path: Path) -
     assert certificate.is_accepted
 
 
-def test_a_second_search_on_the_same_rows_is_a_second_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EVALUATOR_CONFIG_DIR", str(tmp_path / "user"))
+def test_a_second_search_on_the_same_rows_is_a_second_look(tmp_path: Path) -> None:
     looks: list[int] = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

@@ -1,0 +1,177 @@
+"""Steps that an edit adds before or after a task, in the XML and in the tree that is checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from evaluator.improve.xml_texts import (
+    INDENT,
+    EditError,
+    child,
+    element_of,
+    extent,
+    indent_in,
+    quoted,
+)
+from evaluator.nodes import Atomic, ContextSettings, Sequential, Task, TopLevel
+from evaluator.xml.source import Source
+from evaluator.xml.write import to_xml
+
+if TYPE_CHECKING:
+    from lxml.etree import _Element as Element
+
+ANSWER = "answer"
+"""The step of a sequence that was an atomic template."""
+MAX_ADDED = 3
+"""Steps that a candidate may have more than its template."""
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
+_OUTER = ("description", "inputs")
+"""Elements of an atomic template that stay those of the sequence. Criteria are left out: requests
+are matched with atomic templates only.
+"""
+
+
+def check_step_name(name: str) -> str:
+    if _NAME.fullmatch(name) is None or name == ANSWER:
+        raise ValueError(f"is {name!r}, expected small letters, digits and _, and not {ANSWER!r}")
+    return name
+
+
+def with_step(source: Source, task: Element, name: str, text: str, *, is_first: bool) -> str:
+    """The text with a step before or after `task`, which is a step of a sequence."""
+    steps = task.getparent()
+    if steps is None or steps.tag != "steps":
+        raise EditError(f"add_step: {task.get('name')!r} is not a step of a sequence")
+    indent = indent_in(source, steps)
+    is_last = not is_first and task.getnext() is None
+    added = _step(source, task, name, text, indent=indent, is_last=is_last)
+    start, end = extent(source, task)
+    whole = source.text
+    if is_first:
+        return f"{whole[:start]}{added}\n{indent}{whole[start:]}"
+    return f"{whole[:end]}\n{indent}{added}{whole[end:]}"
+
+
+def wrapped(source: Source, task: Element, name: str, text: str, *, is_first: bool) -> str:
+    """The text with an atomic template as a sequence of its own work and a further step."""
+    if task.get("type", "atomic") != "atomic" or task.get("ref") is not None:
+        raise EditError("add_step: name a step of the sequence with task")
+    if (task.getparent() is not None and task.getparent().tag == "template") or not task.get(
+        "name"
+    ):
+        raise EditError("add_step: a function has one task")
+    whole = source.text
+    start, begin = source.tag_of(task)
+    end = extent(source, task)[1]
+    indent = indent_in(source, task)
+    inner = indent + INDENT * 2
+    outer: list[str] = []
+    moved: list[str] = []
+    at = begin
+    for element in task.iterchildren("*"):
+        stop = extent(source, element)[1]
+        part = whole[at:stop].strip("\n")
+        if element.tag in _OUTER:
+            outer.append(part)
+        elif element.tag != "criteria":
+            lines = [f"{INDENT * 2}{line}" if line.strip() else "" for line in part.split("\n")]
+            moved.append("\n".join(lines))
+        at = stop
+    described = child(task, "description")
+    if described is None:
+        raise EditError("add_step: the template has no description")
+    step = [f'<task name="{ANSWER}" type="atomic">']
+    step.append(inner + whole[slice(*extent(source, described))])
+    step += [f"{inner}{line}" for line in _passed_inputs(source, task, inner)]
+    step += [*moved, f"{indent}{INDENT}</task>"]
+    added = _step(source, task, name, text, indent=indent + INDENT, is_last=not is_first)
+    own = "\n".join(step)
+    both = [added, own] if is_first else [own, added]
+    tag = re.sub(r"""\stype\s*=\s*("[^"]*"|'[^']*')""", "", whole[start:begin])
+    tag = tag.replace("<task", '<task type="sequential"', 1)
+    context = (
+        f"{indent}<context_management><accumulate_data>false</accumulate_data></context_management>"
+    )
+    steps = [f"{indent}<steps>", *(f"{indent}{INDENT}{each}" for each in both), f"{indent}</steps>"]
+    closing = f"{indent.removesuffix(INDENT)}</task>"
+    return whole[:start] + "\n".join([tag, *outer, context, *steps, closing]) + whole[end:]
+
+
+def _step(
+    source: Source, task: Element, name: str, text: str, *, indent: str, is_last: bool
+) -> str:
+    inner = indent + INDENT
+    lines = [
+        f'<task name="{name}" type="atomic">',
+        f"{inner}<description>{name.replace('_', ' ').capitalize()}</description>",
+        inner + element_of("instructions", text, inner),
+    ]
+    output = child(task, "output_format")
+    if is_last and output is not None:
+        lines.append(inner + source.text[slice(*extent(source, output))])
+    return "\n".join([*lines, f"{indent}</task>"])
+
+
+def _passed_inputs(source: Source, task: Element, indent: str) -> Iterator[str]:
+    """The inputs of a template as those of its step, which takes them from the sequence."""
+    inputs = child(task, "inputs")
+    if inputs is None:
+        return
+    yield "<inputs>"
+    for one in inputs.iterchildren("input"):
+        name = quoted(one.get("name") or "")
+        kind = f" type={quoted(one.get('type') or 'any')}"
+        tag = f"input name={name}{kind} from={name}"
+        yield INDENT + element_of(tag, source.text_of(one).value, indent + INDENT)
+    yield "</inputs>"
+
+
+def added_steps(node: TopLevel, base: TopLevel) -> tuple[TopLevel, list[Task]]:
+    """`node` as it would be without the steps that were added to `base`, and these steps."""
+    if not isinstance(node, Sequential):
+        return node, []
+    if isinstance(base, Atomic):
+        own = [step for step in node.steps if _is_named(step, ANSWER)]
+        if len(own) != 1 or not isinstance(own[0], Atomic):
+            return node, []
+        others = [step for step in node.steps if step is not own[0] and isinstance(step, Task)]
+        shell = replace(node, steps=(), context=ContextSettings(), criteria=None)
+        plain = Sequential(
+            name=base.name,
+            subtype=base.subtype,
+            version=base.version,
+            description=node.description,
+            inputs=base.inputs,
+            steps=(),
+        )
+        if not _is_equal(shell, plain):
+            return node, []
+        step = replace(
+            own[0],
+            name=base.name,
+            subtype=base.subtype,
+            version=base.version,
+            inputs=base.inputs,
+        )
+        return step, others
+    known = {step.name for step in base.steps} if isinstance(base, Sequential) else set()
+    added = [step for step in node.steps if isinstance(step, Task) and step.name not in known]
+    left = tuple(step for step in node.steps if all(step is not each for each in added))
+    return replace(node, steps=left), added
+
+
+def is_plain(step: Task) -> bool:
+    """Whether a step asks a model with a prompt, and has nothing else than an output format."""
+    plain = Atomic(name=step.name, description=step.description, instructions=step.instructions)
+    return isinstance(step, Atomic) and _is_equal(replace(step, output=None), plain)
+
+
+def _is_named(step: object, name: str) -> bool:
+    return getattr(step, "name", None) == name
+
+
+def _is_equal(one: TopLevel, other: TopLevel) -> bool:
+    return to_xml(one) == to_xml(other)
