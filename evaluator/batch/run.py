@@ -498,6 +498,7 @@ async def _run_session(
             stop=stop,
             display=display,
             on_limits=on_limits,
+            waves=waves,
         )
         with own.services.tracer.batch(plan.name) as span:
             session = Session(

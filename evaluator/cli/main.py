@@ -69,6 +69,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "batch retry": ("control", "Run samples of a batch again that ended with an error."),
         "batch skip": ("control", "Leave samples of a batch out."),
         "batch stop": ("control", "End the session of a batch after the samples in flight."),
+        "batch cancel": ("control", "Cancel the provider batches of a batch, and collect."),
         "summary": ("results", "Show a batch's numbers as they are now, and check thresholds."),
         "label": ("label", "Label answers by hand, so that a judge can be measured and corrected."),
         "calibrate": ("label", "Show how often a judge is right, by labels, and correct it."),

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from evaluator.batch import BatchResult, open_batch, waves
+from evaluator.batch import BatchResult, waves
 from evaluator.batch.wave_log import WaveLog
 from evaluator.errors import BatchDamaged, UsageError
-from tests.batch.wave_driver import TWO, load_library, run_session, write_project
+from tests.batch.wave_driver import TWO, run_session, write_project
 from tests.provider_server import DAY_S, Fault, ProviderServer
 
 FORMATS = ["openai", "anthropic"]
@@ -35,7 +35,9 @@ def server() -> Iterator[ProviderServer]:
 class Batch:
     """A batch in `folder`."""
 
-    def __init__(self, folder: Path, server: ProviderServer, format: str, rows: int = 4, template: Any = None) -> None:
+    def __init__(
+        self, folder: Path, server: ProviderServer, format: str, rows: int = 4, template: Any = None
+    ) -> None:
         self.folder = folder
         write_project(folder, server.url, format, rows, *([] if template is None else [template]))
 
@@ -67,7 +69,9 @@ def cost(result: BatchResult) -> float | None:
 def test_a_provider_batch_has_the_results_of_an_interactive_one_at_half_price(
     server: ProviderServer, tmp_path: Path, format: str
 ) -> None:
-    usual = Batch(tmp_path / "usual", server, "openai", template=TWO).run(provider_batch=False, wait=False)
+    usual = Batch(tmp_path / "usual", server, "openai", template=TWO).run(
+        provider_batch=False, wait=False
+    )
     server.interactive.clear()
     batch = Batch(tmp_path / "half", server, format, template=TWO)
     half = batch.run()
@@ -105,7 +109,13 @@ def test_a_session_that_does_not_wait_ends_and_later_ones_collect(
     ],
 )
 def test_a_call_without_an_answer_goes_into_one_further_batch(
-    server: ProviderServer, tmp_path: Path, format: str, fate: str, first: str, calls: int, is_known: bool
+    server: ProviderServer,
+    tmp_path: Path,
+    format: str,
+    fate: str,
+    first: str,
+    calls: int,
+    is_known: bool,
 ) -> None:
     server.fate = _once(server, fate)
     batch = Batch(tmp_path / "b", server, format)
@@ -172,14 +182,20 @@ def test_an_empty_file_id_is_no_file(server: ProviderServer, tmp_path: Path) -> 
     assert result.is_complete and cost(result) == pytest.approx(server.billed, rel=1e-9)
 
 
-def test_a_batch_that_fails_its_validation_is_an_error_and_not_billed(server: ProviderServer, tmp_path: Path) -> None:
+def test_a_batch_that_fails_its_validation_is_an_error_and_not_billed(
+    server: ProviderServer, tmp_path: Path
+) -> None:
     server.invalid = "invalid_json_line"
     result = Batch(tmp_path / "b", server, "openai", rows=2).run()
-    assert [s.failure is not None and "invalid_json_line" in s.failure.message for s in result.results()] == [True] * 2
+    assert [
+        s.failure is not None and "invalid_json_line" in s.failure.message for s in result.results()
+    ] == [True] * 2
     assert server.billed == 0 and cost(result) == 0
 
 
-def test_a_batch_refused_for_enqueued_tokens_is_split(server: ProviderServer, tmp_path: Path) -> None:
+def test_a_batch_refused_for_enqueued_tokens_is_split(
+    server: ProviderServer, tmp_path: Path
+) -> None:
     new_job = server.new_job
 
     def limited(requests: Any, **fields: Any) -> Any:
@@ -206,7 +222,9 @@ def test_a_passing_failure_changes_nothing(
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_results_that_are_gone_may_have_been_billed(server: ProviderServer, tmp_path: Path, format: str) -> None:
+def test_results_that_are_gone_may_have_been_billed(
+    server: ProviderServer, tmp_path: Path, format: str
+) -> None:
     batch = Batch(tmp_path / "b", server, format, rows=2)
     batch.run(wait=False)
     server.now += DAY_S
@@ -229,7 +247,9 @@ def test_past_the_deadline_what_runs_is_cancelled_and_the_rest_is_interactive(
     assert cost(result) == pytest.approx(server.billed, rel=1e-9)
 
 
-def test_the_budget_holds_before_anything_is_submitted(server: ProviderServer, tmp_path: Path) -> None:
+def test_the_budget_holds_before_anything_is_submitted(
+    server: ProviderServer, tmp_path: Path
+) -> None:
     batch = Batch(tmp_path / "b", server, "openai")
     # A call costs at most 0.0000161; two of them fit.
     result = batch.run(limits={"max_cost": 0.00004})
@@ -241,7 +261,9 @@ def test_the_budget_holds_before_anything_is_submitted(server: ProviderServer, t
     assert none.ended.state == "budget" and server.operations.count("create") == created
 
 
-def test_a_creation_that_nobody_can_find_out_about_ends_the_session(server: ProviderServer, tmp_path: Path) -> None:
+def test_a_creation_that_nobody_can_find_out_about_ends_the_session(
+    server: ProviderServer, tmp_path: Path
+) -> None:
     batch = Batch(tmp_path / "b", server, "openai")
     server.faults = [Fault("create", "after"), Fault("list", 403, times=9)]
     with pytest.raises(UsageError, match="--unfinished repeat"):

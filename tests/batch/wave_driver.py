@@ -125,7 +125,11 @@ def _count_effects(kill_at: int | None, every: bool) -> list[str]:
 
     WaveLog.add = add_counted
     BatchApi._opened = lambda *a, **k: Opened(*a, **k)
-    names = ("pwrite", "write", "fsync", "fdatasync", "rename", "remove", "ftruncate") if every else ("rename",)
+    names = (
+        ("pwrite", "write", "fsync", "fdatasync", "rename", "remove", "ftruncate")
+        if every
+        else ("rename",)
+    )
     for name in names:
         inner = getattr(disk, name)
 
@@ -166,7 +170,9 @@ def main() -> None:
                 _child(command)
                 code = 0
             except BaseException as error:
-                (Path(command["folder"]) / "error.txt").write_text(f"{type(error).__name__}: {error}")
+                (Path(command["folder"]) / "error.txt").write_text(
+                    f"{type(error).__name__}: {error}"
+                )
             finally:
                 os._exit(code)
         if command.get("kill_after_s") is not None:
