@@ -57,7 +57,7 @@ class LoggedCall(NamedTuple):
 class Submission:
     """A provider batch as the log has it. `state` is the last entry's event.
 
-    `expires` is a Unix time. `is_upload_begun`: the provider may have the file of requests. `counts` say what became of its calls; `cost_usd` is what the answers
+    `expires` is a Unix time. `is_upload_begun`: the provider may have the file of requests. `counts` are its calls by their result; `cost_usd` is what the answers
     cost, None if that is unknown.
     """
 

@@ -162,7 +162,7 @@ def cli() -> None:
 
     Exit codes: 0 success; 1 the task failed or a check found errors; 2 wrong usage;
     3 configuration (a profile, a key, a folder); 4 a batch misses a threshold; 5 a batch is
-    incomplete or entries of a queue cannot run;
+    incomplete or entries of a queue cannot run; 6 a batch waits for provider batches;
     130 interrupted (Ctrl-C or SIGTERM).
     """
 
