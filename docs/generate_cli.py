@@ -31,6 +31,7 @@ a command prints one JSON document for other programs.
 | 3 | wrong configuration: a handler profile, a key, a folder, a task file that cannot be read |
 | 4 | a threshold of a batch does not hold |
 | 5 | a batch is incomplete, a threshold cannot be decided, or entries of a queue cannot run |
+| 6 | a batch waits for provider batches |
 | 130 | interrupted |
 """
 

@@ -27,6 +27,7 @@ from evaluator.batch.identity import is_sealed, seal_line
 from evaluator.batch.options import BatchLimits
 from evaluator.batch.reading import open_batch
 from evaluator.batch.records import COUNTABLE, Verdict
+from evaluator.batch.wave_log import Submission, submissions_of
 from evaluator.errors import (
     ConfigurationError,
     RecordError,
@@ -49,7 +50,7 @@ FRESH_S = 5.0
 """The progress of a session on another machine is believed for so long."""
 _LOOK_S = 0.1
 _MAX_BYTES = 16_000_000
-Action = Literal["pause", "continue", "set", "retry", "skip", "stop"]
+Action = Literal["pause", "continue", "set", "retry", "skip", "stop", "cancel"]
 CommandState = Literal["sent", "accepted", "done", "refused"]
 
 
@@ -326,6 +327,7 @@ class BatchStatus:
     `state` is "running", "paused", "interrupted" (its session was killed), or the manifest's state.
     `verdicts` count results; `total` is None while it is unknown. `progress` is what the running
     session wrote a moment ago: limits, usage, rate, endpoints; empty if none runs.
+    `provider_batches` are those that were submitted, in order.
     """
 
     folder: Path
@@ -340,6 +342,7 @@ class BatchStatus:
     progress: Mapping[str, Any] = field(default_factory=dict[str, Any])
     commands: tuple[Command, ...] = ()
     ignored: int = 0
+    provider_batches: tuple[Submission, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -348,6 +351,7 @@ class BatchStatus:
             "verdicts": dict(self.verdicts),
             "progress": dict(self.progress),
             "commands": [command.to_dict() for command in self.commands],
+            "provider_batches": [each.to_dict() for each in self.provider_batches],
         }
 
 
@@ -400,6 +404,7 @@ def batch_status(folder: str | Path) -> BatchStatus:
         progress=progress,
         commands=tuple(commands),
         ignored=log.ignored,
+        provider_batches=submissions_of(folder, _created(reader)),
     )
 
 

@@ -471,15 +471,13 @@ def _priced(config: HandlerConfig, model: str, amounts: Amounts) -> Amounts:
     made = amounts.output_tokens
     if sent is None or made is None:
         return replace(amounts, cost_usd=None, batch_cost_usd=None)
+    usage = Usage(round(sent), round(made), 0, 0, None)
     if config.prices is not None:
         cost = (sent * config.prices[0] + made * config.prices[1]) / 1e6
-        return replace(amounts, cost_usd=cost, batch_cost_usd=None)
-    usage = Usage(round(sent), round(made), 0, 0, None)
-    return replace(
-        amounts,
-        cost_usd=prices.cost_usd(model, usage),
-        batch_cost_usd=prices.cost_usd(model, usage, is_batch=True),
-    )
+    else:
+        cost = prices.cost_usd(model, usage)
+    batch_cost = prices.batch_cost_usd(model, usage, profile=config.prices)
+    return replace(amounts, cost_usd=cost, batch_cost_usd=batch_cost)
 
 
 def _recorded(folder: str | Path) -> dict[tuple[str, str | None], Amounts]:

@@ -558,6 +558,7 @@ async def _run_session(
             stop=stop,
             display=display,
             on_limits=on_limits,
+            waves=waves,
         )
         looks = None
         if plan.deciding is not None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
+from typing import TYPE_CHECKING
 
 from evaluator.batch.control import Command, CommandState, ControlLog, changed_limits
 from evaluator.batch.engines.base import Engine, ResizableEngine
@@ -19,6 +20,9 @@ from evaluator.errors import EvaluatorError, UsageError
 from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.call_limiter import fit_concurrency
 from evaluator.limits.rate_limiter import BatchBudget, Pace, RateLimiter
+
+if TYPE_CHECKING:
+    from evaluator.batch.waves import Waves
 
 SKIPPED = Failure("TASK_FAILURE", "execution_halted", message="skipped: evaluator batch skip")
 
@@ -54,6 +58,7 @@ class Steering:
     stop: Stop
     display: SafeDisplay
     on_limits: Callable[[BatchLimits], None]
+    waves: Waves | None = None
     is_paused: bool = False
     limits: BatchLimits = field(init=False)
     _handled: set[int] = field(default_factory=set[int])
@@ -137,6 +142,11 @@ class Steering:
             case "stop":
                 self.stop.ask("stopped", f"stopped by command {command.id}")
                 return "done", "samples in flight are finished"
+            case "cancel":
+                if self.waves is None:
+                    raise UsageError("the batch has no provider batches")
+                self.waves.cancel()
+                return "done", "provider batches are cancelled; their answers are collected"
 
     def _continue(self) -> tuple[CommandState, str]:
         if not self.is_paused:

@@ -58,7 +58,7 @@ class LoggedCall(NamedTuple):
 class Submission:
     """A provider batch as the log has it. `state` is the last entry's event.
 
-    `expires` is a Unix time. `is_upload_begun`: the provider may have the file of requests. `counts` say what became of its calls; `cost_usd` is what the answers
+    `expires` is a Unix time. `is_upload_begun`: the provider may have the file of requests. `counts` are its calls by their result; `cost_usd` is what the answers
     cost, None if that is unknown.
     """
 
@@ -127,21 +127,27 @@ class WaveLog:
         self._created = created
         self.submissions: dict[int, Submission] = {}
 
-    def read(self) -> None:
-        """Reads all submissions. Raises: BatchDamaged, for an entry that was changed, or that this
-        user's programs did not write for this batch.
+    def read(self, *, is_shown: bool = False) -> None:
+        """Reads all submissions. `is_shown`: nothing is done because of them, so that those of
+        somebody else are read too.
+
+        Raises: BatchDamaged, for an entry that was changed, or that this user's programs did not
+        write for this batch.
         """
+        is_signed = signature_check()
         try:
             data = read_regular(self.path, _MAX_BYTES)
         except FileNotFoundError:
             return
         except OSError as error:
             raise BatchDamaged(f"{self.path}: cannot be read: {error.strerror}") from error
-        is_signed = signature_check()
         # A line without its end was being written when its process was killed: nothing followed.
         lines = data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
         for number, line in enumerate(lines, 1):
             entry = json.loads(line) if is_sealed(line) else {}
+            if is_shown and entry:
+                self._apply(entry)
+                continue
             if not is_signed(self._signed(entry), entry.get("signature")):
                 raise BatchDamaged(
                     f"{self.path}:{number}: was changed, or was not written by you for this batch; "
@@ -219,6 +225,16 @@ class WaveLog:
     def _signed(self, entry: Mapping[str, Any]) -> bytes:
         content = {name: value for name, value in entry.items() if name not in _NOT_SIGNED}
         return json.dumps({"batch": self._created, **content}, sort_keys=True).encode()
+
+
+def submissions_of(folder: str | Path, created: str) -> tuple[Submission, ...]:
+    """The provider batches of the batch in `folder`, to be shown. Raises: BatchDamaged."""
+    log = WaveLog(folder, created)
+    try:
+        log.read(is_shown=True)
+    except (LookupError, TypeError, ValueError) as error:
+        raise BatchDamaged(f"{log.path}: not a log of provider batches: {error}") from error
+    return tuple(log.submissions.values())
 
 
 _NOT_SIGNED = frozenset({"crc32", "signature"})

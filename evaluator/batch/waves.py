@@ -648,7 +648,7 @@ class Waves:
 
 
 class _Answers:
-    """Reads the answers of a submission, and counts what became of its calls."""
+    """Reads the answers of a submission, and counts its calls by their result."""
 
     def __init__(self, submission: Submission, following: _Following, scrub: Scrub | None) -> None:
         self.counts: Counter[str] = Counter()

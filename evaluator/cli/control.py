@@ -1,4 +1,4 @@
-"""`evaluator batch status|pause|continue|set|retry|skip|stop`: a batch that runs in another
+"""`evaluator batch status|pause|continue|set|retry|skip|stop|cancel`: a batch that runs in another
 process.
 """
 
@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,12 @@ import click
 
 from evaluator.cli.common import json_option, print_json
 from evaluator.cli.echo import echo
+from evaluator.cli.evaluator_options import trust_option
 from evaluator.errors.messages import visible
 
 if TYPE_CHECKING:
     from evaluator.batch.control import Action, BatchStatus, Command
+    from evaluator.batch.wave_log import Submission
 
 EXIT_REFUSED = 1
 _SHOWN = 10
@@ -61,6 +64,7 @@ def _lines_of(status: BatchStatus) -> list[str]:
     hidden = len(status.commands) - _SHOWN
     if hidden > 0:
         lines.append(f"{hidden} earlier commands; see --json")
+    lines += [_line_of_submission(each) for each in status.provider_batches]
     lines += [_line_of(command) for command in status.commands[-_SHOWN:]]
     if status.ignored:
         lines.append(
@@ -73,6 +77,21 @@ def _lines_of(status: BatchStatus) -> list[str]:
 def _line_of(command: Command) -> str:
     end = f": {command.message}" if command.message else ""
     return f"command {command.id}, {command}: {command.state}{end}"
+
+
+def _line_of_submission(submission: Submission) -> str:
+    most = submission.max_cost_usd
+    cost = "unknown cost" if most is None else f"at most ${most:,.4f}"
+    if submission.state in ("collected", "deleted"):
+        paid = submission.cost_usd
+        cost = "unknown cost" if paid is None else f"${paid:,.4f}"
+    name = submission.batch or submission.tag
+    line = f"provider batch {submission.number}, {name} ({submission.label}): {submission.state}"
+    counts = [f"{count:,} {cause}" for cause, count in submission.counts.items()]
+    what = ", ".join([f"{len(submission.calls):,} calls", *counts, cost])
+    if submission.is_sent and submission.expires is not None:
+        what += f", until {datetime.fromtimestamp(submission.expires, UTC):%Y-%m-%d %H:%M} UTC"
+    return f"{line}, {what}"
 
 
 def _send(folder: Path, action: Action, arguments: Sequence[str], *, as_json: bool) -> None:
@@ -155,3 +174,24 @@ def skip(samples: tuple[str, ...], folder: Path, as_json: bool) -> None:
 def stop(folder: Path, as_json: bool) -> None:
     """End the session of the batch in FOLDER after the samples in flight, as one Ctrl-C does."""
     _send(folder, "stop", (), as_json=as_json)
+
+
+@click.command(epilog="Example:  evaluator batch cancel batches/capitals-20260102-150405")
+@_folder_argument
+@trust_option
+@click.pass_context
+def cancel(context: click.Context, folder: Path, trust: bool) -> None:
+    """Cancel the provider batches of the batch in FOLDER, and collect what they have answered.
+
+    Without a running session it resumes the batch for that, and waits until the provider has
+    cancelled them. Answers that are there were paid for, and are used. No further call is made.
+    """
+    from evaluator.batch.control import control_batch
+    from evaluator.cli.batch import batch
+
+    command = control_batch(folder, "cancel")
+    if command.state == "sent":
+        context.invoke(batch, resume=folder, trust=trust)
+    echo(visible(_line_of(command)))
+    if command.state == "refused":
+        raise click.exceptions.Exit(EXIT_REFUSED)

@@ -69,6 +69,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "batch retry": ("control", "Run samples of a batch again that ended with an error."),
         "batch skip": ("control", "Leave samples of a batch out."),
         "batch stop": ("control", "End the session of a batch after the samples in flight."),
+        "batch cancel": ("control", "Cancel the provider batches of a batch, and collect."),
         "score": ("score", "Score the answers of a batch with more scorers."),
         "summary": ("results", "Show a batch's numbers as they are now, and check thresholds."),
         "label": ("label", "Label answers by hand, so that a judge can be measured and corrected."),
@@ -163,7 +164,7 @@ def cli() -> None:
 
     Exit codes: 0 success; 1 the task failed or a check found errors; 2 wrong usage;
     3 configuration (a profile, a key, a folder); 4 a batch misses a threshold; 5 a batch is
-    incomplete or entries of a queue cannot run;
+    incomplete or entries of a queue cannot run; 6 a batch waits for provider batches;
     130 interrupted (Ctrl-C or SIGTERM).
     """
 

@@ -248,7 +248,7 @@ class CostBounds:
         calls = len(config.backoff_s) + 1 + (config.native_output and task.output is not None)
         cost = _max_cost(config, label, sent, output) if choice is not None else None
         batch_cost = None
-        if config.prices is None:
+        if choice is not None:
             batch_cost = _max_cost(config, label, sent, output, is_batch=True)
         if is_free:
             cost = 0.0
@@ -338,10 +338,13 @@ def _max_cost(
     if sent is None or output is None:
         return None
     tokens = (int(sent), int(output))
-    if config.prices is not None:
+    if config.prices is not None and not is_batch:
         return (tokens[0] * config.prices[0] + tokens[1] * config.prices[1]) / 1e6
+    cost_of = prices.cost_usd
+    if is_batch:
+        cost_of = partial(prices.batch_cost_usd, profile=config.prices)
     costs = [
-        prices.cost_usd(model, Usage(*tokens, 0, reasoning), written, is_batch=is_batch)
+        cost_of(model, Usage(*tokens, 0, reasoning), written)
         for reasoning in (0, tokens[1])
         for written in ((0, tokens[0]) if config.cache else (0,))
     ]

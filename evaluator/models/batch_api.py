@@ -74,7 +74,7 @@ class BatchApi:
         return cast("dict[str, Any]", found)
 
     async def lines(self, path: str) -> AsyncIterator[Mapping[str, Any]]:
-        """The JSON objects of a file of lines. A line that is none is left out."""
+        """The JSON objects of a file of lines. An invalid line is left out."""
         rest = b""
         size = 0
         async with self._opened("GET", path) as parts:

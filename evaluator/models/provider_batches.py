@@ -39,7 +39,7 @@ class ProviderBatch:
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
-    """What became of one request of a batch: a response, or an error. A retryable error may be
+    """The result of one request of a batch: a response, or an error. A retryable error may be
     tried in another batch.
     """
 

@@ -190,7 +190,7 @@ class RecordedSteps:
 
     def batch_failure(self, path: str) -> StepEnd | None:
         """The end of the last attempt at `path`, if a provider batch had no answer for it. A run
-        that has failed as a whole starts anew.
+        that has failed as a whole starts again.
         """
         last = self._last(path)
         if last is None or last.end is None or self.recording.status != "interrupted":

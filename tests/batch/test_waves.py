@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from evaluator.batch import BatchResult, open_batch, waves
+from evaluator.batch import BatchResult, waves
 from evaluator.batch.wave_log import WaveLog
 from evaluator.errors import BatchDamaged, UsageError
-from tests.batch.wave_driver import TWO, load_library, run_session, write_project
+from tests.batch.wave_driver import TWO, run_session, write_project
 from tests.provider_server import DAY_S, Fault, ProviderServer
 
 FORMATS = ["openai", "anthropic"]
@@ -303,3 +303,40 @@ def test_what_cannot_work_is_refused_before_anything_runs(
     with pytest.raises(UsageError):
         Batch(tmp_path / "b", server, "openai").run(**options)
     assert server.operations == []
+
+
+TOOLS = """<library>
+<task name="quiz" type="atomic"><description>Look and answer</description><instructions>{{ question }}</instructions>
+<inputs><input name="question" type="string" required="true">it</input></inputs>
+<tools><tool name="list_files"/></tools></task></library>"""
+ITEMS = """<task name="quiz" type="map" concurrency="3"><description>Count</description>
+<inputs><input name="texts" type="array" required="true">it</input></inputs><inner_task><task name="each" type="atomic">
+<description>Inner</description><instructions>{{ current_input }}</instructions></task></inner_task></task>"""
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_turns_after_tool_calls_and_judges_are_the_next_waves(
+    server: ProviderServer, tmp_path: Path, format: str
+) -> None:
+    verdict = json.dumps({"reason": "right", "correct": True, "score": 1})
+    server.answer = lambda prompt: verdict if "<reference>" in prompt else "files"
+    batch = Batch(tmp_path / "b", server, format, template=TOOLS)
+    result = batch.run(scorers=["reference"])
+    assert result.is_complete and result.summary.counts.passed == 4
+    assert batch.counts() == [{"answered": 4}] * 3
+    samples = list(result.results())
+    assert all(sample.usage.turns == 2 and sample.usage.tool_calls == 1 for sample in samples)
+    spent = sum((each.usage.cost_usd or 0) + (each.scoring_usage.cost_usd or 0) for each in samples)
+    assert spent == pytest.approx(server.billed, rel=1e-9) and server.interactive == []
+
+
+def test_calls_that_run_beside_each_other_are_in_one_wave(
+    server: ProviderServer, tmp_path: Path
+) -> None:
+    batch = Batch(tmp_path / "b", server, "openai", rows=1, template=ITEMS)
+    (batch.folder / "rows.jsonl").write_text(
+        json.dumps({"texts": ["a", "bb", "ccc", "dddd"]}) + "\n"
+    )
+    result = batch.run(scorers=())
+    assert result.is_complete and cost(result) == pytest.approx(server.billed, rel=1e-9)
+    assert [len(each.calls) for each in batch.log().submissions.values()] == [3, 1]

@@ -1,0 +1,277 @@
+"""The batch APIs: the test server behaves as the official SDKs expect, and requests are what the APIs take."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator import LiteLLMBackend, OpenAICompatibleBackend
+from evaluator.errors import ConfigurationError, ProviderError
+from evaluator.models.anthropic_batches import message_request, read_message
+from evaluator.models.attachments import Attachment
+from evaluator.models.backend import Message, ModelRequest, ToolCall, ToolSpec
+from evaluator.models.batch_api import BatchApi
+from evaluator.models.openai_batches import OpenAIBatches
+from evaluator.models.provider_batches import ProviderBatches, batches_of
+from evaluator.testing import LoopbackServer
+from evaluator.testing.loopback import HttpReply, json_reply
+from tests.provider_server import DAY_S, ProviderServer
+
+KEY = "sk-secret-of-the-test"
+ASK = ModelRequest("gpt-4o-mini", (Message("user", "Say x"),), max_output_tokens=9)
+
+
+@pytest.fixture
+def server() -> Iterator[ProviderServer]:
+    with ProviderServer() as server:
+        yield server
+
+
+def test_the_server_is_what_the_sdk_of_openai_expects(
+    server: ProviderServer, tmp_path: Path
+) -> None:
+    openai = pytest.importorskip("openai")
+    with openai.OpenAI(base_url=server.url, api_key=KEY, max_retries=0) as client:
+        line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions"}
+        body = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "xyz"}]}
+        path = tmp_path / "requests.jsonl"
+        path.write_text(json.dumps({**line, "body": body}) + "\n")
+        file = client.files.create(file=path, purpose="batch")
+        endpoint = "/v1/chat/completions"
+        made = client.batches.create(
+            input_file_id=file.id,
+            endpoint=endpoint,
+            completion_window="24h",
+            metadata={"evaluator": "t"},
+        )
+        assert [(each.id, each.metadata) for each in client.batches.list()] == [
+            (made.id, {"evaluator": "t"})
+        ]
+        server.now += DAY_S
+        done = client.batches.retrieve(made.id)
+        assert (done.status, done.request_counts.completed) == ("completed", 1)
+        output = json.loads(client.files.content(done.output_file_id).text)
+        assert output["custom_id"] == "a"
+        assert output["response"]["body"]["choices"][0]["message"]["content"] == "3"
+        other = client.batches.create(
+            input_file_id=file.id, endpoint=endpoint, completion_window="24h"
+        )
+        assert client.batches.cancel(other.id).status == "cancelling"
+        assert client.files.delete(file.id).deleted
+        with pytest.raises(openai.NotFoundError):
+            client.batches.retrieve("batch_none")
+
+
+def test_the_server_is_what_the_sdk_of_anthropic_expects(server: ProviderServer) -> None:
+    anthropic = pytest.importorskip("anthropic")
+    with anthropic.Anthropic(
+        base_url=server.url.removesuffix("/v1"), api_key=KEY, max_retries=0
+    ) as client:
+        params = {
+            "model": "claude-haiku-4-5",
+            "max_tokens": 9,
+            "messages": [{"role": "user", "content": "xyz"}],
+        }
+        made = client.messages.batches.create(requests=[{"custom_id": "a", "params": params}])
+        assert (made.processing_status, made.request_counts.processing) == ("in_progress", 1)
+        assert [each.id for each in client.messages.batches.list()] == [made.id]
+        server.now += DAY_S
+        done = client.messages.batches.retrieve(made.id)
+        assert (done.processing_status, done.request_counts.succeeded) == ("ended", 1)
+        [result] = client.messages.batches.results(made.id)
+        assert (result.custom_id, result.result.message.content[0].text) == ("a", "3")
+        other = client.messages.batches.create(requests=[{"custom_id": "b", "params": params}])
+        assert client.messages.batches.cancel(other.id).processing_status == "canceling"
+        client.messages.batches.retrieve(other.id)
+        assert client.messages.batches.delete(made.id).id == made.id
+        with pytest.raises(anthropic.NotFoundError):
+            client.messages.batches.retrieve(made.id)
+
+
+def anthropic_batches(url: str) -> ProviderBatches:
+    backend = LiteLLMBackend(base_url=url.removesuffix("/v1"), api_key=KEY)
+    found = batches_of(backend, "anthropic/claude-haiku-4-5")
+    assert found is not None
+    return found
+
+
+def openai_batches(url: str) -> ProviderBatches:
+    found = batches_of(OpenAICompatibleBackend(url, KEY), "gpt-4o-mini")
+    assert found is not None
+    return found
+
+
+def create(
+    batches: ProviderBatches, path: Path, request: ModelRequest = ASK, count: int = 2
+) -> Any:
+    """Creates a batch of `count` requests and reads its answers."""
+
+    async def work() -> Any:
+        lines = [batches.request_line(f"c{n}", request) for n in range(count)]
+        path.write_bytes(b"".join(lines))
+        try:
+            upload = await batches.upload(path, "tag", is_repeated=False)
+            made = await batches.create(path, upload, "tag")
+            while not made.is_over:
+                made = await batches.look(made.id)
+            return {each.custom_id: each async for each in batches.answers(made)}
+        finally:
+            await batches.aclose()
+
+    return asyncio.run(work())
+
+
+def test_both_formats_answer_and_send_the_key_in_their_own_header(
+    server: ProviderServer, tmp_path: Path
+) -> None:
+    answers = create(openai_batches(server.url), tmp_path / "r")
+    assert {name: each.response.content for name, each in answers.items()} == {"c0": "5", "c1": "5"}
+    claude = ModelRequest("anthropic/claude-haiku-4-5", ASK.messages, max_output_tokens=9)
+    answers = create(anthropic_batches(server.url), tmp_path / "s", claude)
+    assert {name: each.response.content for name, each in answers.items()} == {"c0": "5", "c1": "5"}
+    assert answers["c0"].response.usage.input_tokens == 16
+    assert server.keys == {f"Bearer {KEY}", KEY}
+
+
+def test_azure_has_other_paths_and_checks_a_file_before_it_can_be_used(
+    server: ProviderServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evaluator.models.openai_batches._CHECK_S", 0.0)
+    server.is_azure = True
+    answers = create(openai_batches(server.url), tmp_path / "r")
+    assert len(answers) == 2 and server.operations[:3] == ["upload", "get", "get"]
+    azure = OpenAIBatches(
+        BatchApi("https://x.openai.azure.com/openai/v1", {}, (), None), "max_tokens"
+    )
+    assert json.loads(azure.request_line("c", ASK))["url"] == "/chat/completions"
+
+
+def test_a_backend_without_a_batch_api_says_so() -> None:
+    assert batches_of(LiteLLMBackend(), "groq/x") is None
+
+
+def test_a_key_is_not_sent_over_plain_http() -> None:
+    with pytest.raises(ConfigurationError, match="plain http"):
+        LiteLLMBackend(base_url="http://example.org", api_key=KEY)
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (json_reply({}, status=307, headers={"Location": "http://127.0.0.1:1/"}), "other"),
+        (json_reply({"error": {"message": f"wrong key {KEY}"}}, status=401), "authentication"),
+        (HttpReply((b"x" * 1000,) * 20_000, length=-1), "malformed_response"),
+        (HttpReply((b"{}",), end="close", length=50), "connection"),
+    ],
+)
+def test_a_redirect_a_large_answer_and_a_broken_one_are_errors_without_the_key(
+    reply: HttpReply, kind: str
+) -> None:
+    with LoopbackServer(default=reply) as server:
+
+        async def look() -> None:
+            batches = openai_batches(server.base_url)
+            try:
+                await batches.look("batch_1")
+            finally:
+                await batches.aclose()
+
+        with pytest.raises(ProviderError) as caught:
+            asyncio.run(look())
+        assert caught.value.kind == kind and KEY not in str(caught.value)
+        assert server.paths == ["/v1/batches/batch_1"]
+
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(8)
+CALL = ToolCall("t1", "look", arguments='{"at": "x"}')
+THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "s"}
+
+
+def test_a_conversation_with_tools_is_in_the_shape_of_anthropic() -> None:
+    messages = (
+        Message("system", "Be brief"),
+        Message("user", "See", attachments=(Attachment("image/png", PNG, "a.png"),)),
+        Message("assistant", "I look", tool_calls=(CALL,), thinking=(THOUGHT,)),
+        Message("tool", "seen", tool_call_id="t1"),
+        Message("user", "And?"),
+    )
+    tool = ToolSpec("look", "Looks", {"type": "object"})
+    request = ModelRequest(
+        "anthropic/claude-haiku-4-5",
+        messages,
+        (tool,),
+        50,
+        temperature=0.5,
+        stop=("END",),
+        cache=True,
+    )
+    body = message_request(request)
+    image = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgoAAAAAAAAAAA=="}
+    mark = {"cache_control": {"type": "ephemeral"}}
+    assert body == {
+        "model": "claude-haiku-4-5",
+        "max_tokens": 50,
+        "system": [{"type": "text", "text": "Be brief", **mark}],
+        "messages": [
+            {
+                "role": "user",
+                "content": [{"type": "image", "source": image}, {"type": "text", "text": "See"}],
+            },
+            {
+                "role": "assistant",
+                "content": [
+                    THOUGHT,
+                    {"type": "text", "text": "I look"},
+                    {"type": "tool_use", "id": "t1", "name": "look", "input": {"at": "x"}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "t1",
+                        "content": [{"type": "text", "text": "seen"}],
+                    },
+                    {"type": "text", "text": "And?", **mark},
+                ],
+            },
+        ],
+        "temperature": 0.5,
+        "stop_sequences": ["END"],
+        "tools": [{"name": "look", "description": "Looks", "input_schema": {"type": "object"}}],
+    }
+
+
+@pytest.mark.parametrize(
+    "field", [{"seed": 1}, {"extra_body": {"x": 1}}, {"schema": {"type": "object"}}]
+)
+def test_what_anthropic_does_not_take_is_refused(field: dict[str, Any]) -> None:
+    with pytest.raises(ProviderError) as caught:
+        message_request(ModelRequest("claude-haiku-4-5", ASK.messages, **field))
+    assert caught.value.kind == "bad_request"
+
+
+def test_cached_tokens_of_anthropic_are_part_of_the_input() -> None:
+    usage = {
+        "input_tokens": 5,
+        "output_tokens": 2,
+        "cache_read_input_tokens": 70,
+        "cache_creation_input_tokens": 20,
+    }
+    content = [
+        {"type": "thinking", "thinking": "hm", "signature": "s"},
+        {"type": "text", "text": "x"},
+    ]
+    answer = read_message({"content": content, "stop_reason": "max_tokens", "usage": usage})
+    assert (answer.content, answer.finish_reason, answer.reasoning) == ("x", "length", "hm")
+    assert (answer.usage.input_tokens, answer.usage.cached_tokens, answer.cache_write_tokens) == (
+        95,
+        70,
+        20,
+    )
