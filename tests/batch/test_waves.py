@@ -340,3 +340,23 @@ def test_calls_that_run_beside_each_other_are_in_one_wave(
     result = batch.run(scorers=())
     assert result.is_complete and cost(result) == pytest.approx(server.billed, rel=1e-9)
     assert [len(each.calls) for each in batch.log().submissions.values()] == [3, 1]
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_batch_that_stops_early_asks_look_by_look(
+    server: ProviderServer, tmp_path: Path, wait: bool
+) -> None:
+    batch = Batch(tmp_path / "b", server, "openai", rows=60)
+    decide = {"detect": 0.3, "baseline": 0.5, "stop_early": True}
+    result = batch.run(wait=wait, decide=decide)
+    sessions = 1
+    while result.ended.state == "waiting":
+        server.now += 3600
+        result = batch.run(wait=wait, decide=decide)
+        sessions += 1
+    decision = json.loads((tmp_path / "b" / "batch" / "manifest.json").read_text())["decision"]
+    taken = decision["looks"]
+    assert result.is_complete and taken[-1]["verdict"] == "shown" and len(taken) < 5
+    assert len(answers(result)) == len(server.ledger) == taken[-1]["rows"]
+    assert len(batch.counts()) == len(taken)
+    assert sessions == (1 if wait else len(taken) + 1)
