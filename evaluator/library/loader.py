@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from evaluator.library.matching import Match, Ranker
 
 MakeRanker: TypeAlias = "Callable[[Sequence[Template]], Ranker]"
+# The shipped files as this process read them last, for its other libraries.
+_shipped_entries: dict[tuple[Root, str], LoadedFile] = {}
 # What suggestions for unknown names may compare in one load.
 _MAX_COMPARISONS = 20_000
 
@@ -118,6 +120,7 @@ class TemplateLibrary:
         self._edited: dict[Root, dict[str, str]] = {}
         self._lock = threading.RLock()
         self._state = _Content()
+        self._shipped: Root | None = None
 
     @classmethod
     def load(
@@ -143,6 +146,7 @@ class TemplateLibrary:
             own = Root.of(shipped_folder("templates"))
             if all((root.folder, root.only) != (own.folder, None) for root in roots):
                 roots.append(own)
+            library._shipped = own
         library._roots = tuple(roots)
         library._reload(on_progress)
         return library
@@ -402,7 +406,7 @@ class TemplateLibrary:
         read = count(1)
         with self._lock, limited_hints(_MAX_COMPARISONS):
             before = self._state
-            known = {
+            known = _shipped_entries | {
                 (entry.root, entry.relative): entry
                 for entry in chain.from_iterable(before.entries[1:])
             }
@@ -425,6 +429,10 @@ class TemplateLibrary:
                     if on_progress is not None:
                         on_progress(next(read))
                 groups.append(tuple(entries.values()))
+                if root == self._shipped and not self._edited.get(root):
+                    _shipped_entries.update(
+                        ((root, relative), entry) for relative, entry in entries.items()
+                    )
             self._state = after = _assemble(tuple(groups), refused)
         return _changed(before, after)
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from evaluator.errors import TemplateError, UsageError
-from evaluator.library import TemplateLibrary, check
+from evaluator.library import TemplateLibrary, check, loader
 from evaluator.library.files import MAX_FILE_BYTES
+from evaluator.library.reading import read_entry
 from evaluator.nodes import Atomic, Function, Sequential
 
 
@@ -645,3 +646,27 @@ def test_only_what_depends_on_an_edit_is_checked_again(tmp_path, monkeypatch):
         "wrong-arity",
         "uses-broken-template",
     ]
+
+
+def test_the_shipped_files_are_read_once_for_all_libraries_of_a_process(tmp_path, monkeypatch):
+    shipped = put(tmp_path / "shipped", a=task("a"), b=task("b"))
+    own = put(tmp_path / "own", c=task("c"))
+    for name in ("shipped/a", "shipped/b", "own/c"):
+        os.utime(tmp_path / f"{name}.xml", (1, 1))
+    read: list[str] = []
+
+    def counted(root, file, *edited):
+        read.append(file.relative)
+        return read_entry(root, file, *edited)
+
+    monkeypatch.setattr(loader, "read_entry", counted)
+    monkeypatch.setattr(loader, "shipped_folder", lambda _: shipped)
+    first = TemplateLibrary.load(own)
+    assert sorted(read) == ["a.xml", "b.xml", "c.xml"]
+    read.clear()
+    assert TemplateLibrary.load(own).get("a") == first.get("a")
+    assert read == ["c.xml"], "the user's file is read again"
+    put(shipped, a=task("a", "another text"))
+    read.clear()
+    assert TemplateLibrary.load(own).get("a") != first.get("a")
+    assert read == ["c.xml", "a.xml"]
