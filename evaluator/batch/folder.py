@@ -251,24 +251,24 @@ class BatchFolder:
         Raises: RecordError, if the disk is full or fails; the file then ends where it ended before.
         RecordError too, if the file is no longer what this process wrote.
         """
-        lines: list[bytes] = []
-        stored: list[SampleResult] = []
-        for result in results:
+        texts: list[str] = []
+        stored = list(results)
+        for place, result in enumerate(stored):
             data = result.to_dict()
             try:
                 text = _compact(data)
-                is_changed = False
             except ValueError:
                 # A scorer or a row from Python may hold NaN or an infinity, which JSON lacks.
-                data = cast("dict[str, Any]", _finite(data))
-                text = _compact(data)
-                is_changed = True
-            if scrub is not None and scrub.suspects(text):
-                text = _compact(cast("dict[str, Any]", scrub.redact_value(data)))
-                is_changed = True
-            lines.append(seal_line(text))
-            stored.append(SampleResult.from_dict(json.loads(text)) if is_changed else result)
-        self.append_lines(b"".join(lines))
+                text = _compact(_finite(data))
+                stored[place] = SampleResult.from_dict(json.loads(text))
+            texts.append(text)
+        # One search through all lines: few hold a secret.
+        if scrub is not None and scrub.suspects("\n".join(texts)):
+            for place, text in enumerate(texts):
+                if scrub.suspects(text):
+                    texts[place] = _compact(scrub.redact_value(json.loads(text)))
+                    stored[place] = SampleResult.from_dict(json.loads(texts[place]))
+        self.append_lines(b"".join(map(seal_line, texts)))
         return stored
 
     def append_lines(self, lines: bytes) -> None:

@@ -125,7 +125,9 @@ class ScorerColumns:
                 self.votes.extend([NONE] * more)
 
     def put(self, row: int, score: Score | None) -> None:
-        self._put_votes(row, None if score is None else _ballot(score.metadata.get("votes")))
+        votes = None if score is None else score.metadata.get("votes")
+        if votes is not None or self.votes is not None:
+            self._put_votes(row, _ballot(votes))
         state = ABSENT
         value = math.nan
         passed = NONE
@@ -269,8 +271,10 @@ class Columns:
             round(result.duration_s, 6),
             *_used(result),
         )
+        count = len(self.verdict)
         row = self._row(group, sample, epoch=result.epoch)
-        if row == len(self):
+        if row == count:
+            count += 1
             for column, value in zip(self._columns, values, strict=True):
                 column.append(value)
             for column in (self.clusters, self.parts):
@@ -293,7 +297,7 @@ class Columns:
             if name not in self.scorers:
                 self.scorers[name] = ScorerColumns()
         for name, scorer in self.scorers.items():
-            scorer.grow(len(self))
+            scorer.grow(count)
             scorer.put(row, result.scores.get(name))
 
     def leave_out(self, result: SampleResult) -> None:
@@ -365,7 +369,7 @@ class Columns:
         if sample >= len(rows):
             rows.extend([NONE] * (sample + 1 - len(rows)))
         if rows[sample] == NONE:
-            rows[sample] = len(self)
+            rows[sample] = len(self.verdict)
         return rows[sample]
 
     def _replace(self, row: int, run: int) -> None:
