@@ -257,7 +257,7 @@ class BatchFolder:
         Raises: RecordError, if the disk is full or fails; the file then ends where it ended before.
         RecordError too, if the file is no longer what this process wrote.
         """
-        encoded = [encode_result(result, scrub) for result in results]
+        encoded = encode_results(results, scrub)
         self.append_lines(b"".join(line for line, _ in encoded))
         return [result for _, result in encoded]
 
@@ -491,23 +491,30 @@ class BatchFolder:
         self.close()
 
 
-def encode_result(result: SampleResult, scrub: Scrub | None) -> tuple[bytes, SampleResult]:
-    """The line of a result, without the secrets that `scrub` knows, and the result as readers get
-    it: the same object, if its line has all of it.
+def encode_results(
+    results: Iterable[SampleResult], scrub: Scrub | None
+) -> list[tuple[bytes, SampleResult]]:
+    """The line of each result, without the secrets that `scrub` knows, and the result as readers
+    get it: the same object, if its line has all of it.
     """
-    data = result.to_dict()
-    try:
-        text = _compact(data)
-        is_changed = False
-    except ValueError:
-        # A scorer or a row from Python may hold NaN or an infinity, which JSON lacks.
-        data = cast("dict[str, Any]", _finite(data))
-        text = _compact(data)
-        is_changed = True
-    if scrub is not None and scrub.suspects(text):
-        text = _compact(cast("dict[str, Any]", scrub.redact_value(data)))
-        is_changed = True
-    return seal_line(text), SampleResult.from_dict(json.loads(text)) if is_changed else result
+    texts: list[str] = []
+    stored = list(results)
+    for place, result in enumerate(stored):
+        data = result.to_dict()
+        try:
+            text = _compact(data)
+        except ValueError:
+            # A scorer or a row from Python may hold NaN or an infinity, which JSON lacks.
+            text = _compact(_finite(data))
+            stored[place] = SampleResult.from_dict(json.loads(text))
+        texts.append(text)
+    # One search through all lines: few hold a secret.
+    if scrub is not None and scrub.suspects("\n".join(texts)):
+        for place, text in enumerate(texts):
+            if scrub.suspects(text):
+                texts[place] = _compact(scrub.redact_value(json.loads(text)))
+                stored[place] = SampleResult.from_dict(json.loads(texts[place]))
+    return list(zip(map(seal_line, texts), stored, strict=True))
 
 
 def decode_line(line: bytes) -> dict[str, Any]:

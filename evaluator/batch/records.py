@@ -301,17 +301,17 @@ def verdict_of(failure: Failure | None, scores: Iterable[Score]) -> Verdict:
     """The verdict of a result with this failure and these scores."""
     if failure is not None:
         return Verdict.ERROR
-    seen = [score for score in scores if score.decides]
-    if any(score.error is not None for score in seen):
-        return Verdict.ERROR
-    judged = [score.passed for score in seen if score.passed is not None]
-    if not judged:
-        return Verdict.UNSCORED
-    if False in judged:
-        return Verdict.FAILED
-    if len(judged) == len(seen):
-        return Verdict.PASSED
-    return Verdict.UNSCORED
+    verdict = None
+    for score in scores:
+        if not score.decides:
+            continue
+        if score.error is not None:
+            return Verdict.ERROR
+        if score.passed is False:
+            verdict = Verdict.FAILED
+        elif verdict is not Verdict.FAILED:
+            verdict = Verdict.UNSCORED if score.passed is None else verdict or Verdict.PASSED
+    return verdict or Verdict.UNSCORED
 
 
 Limited = Literal["scored", "failed", "error"]

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from evaluator import clock
 from evaluator.batch.engines import ClusterLost, Engine
 from evaluator.batch.engines.base import WatchedEngine, unanswered_result
-from evaluator.batch.folder import BatchFolder, ResultEntry, encode_result, parse_line
+from evaluator.batch.folder import BatchFolder, ResultEntry, encode_results, parse_line
 from evaluator.batch.identity import Cell, changed_parts, changed_settings, digest
 from evaluator.batch.looks import Looks
 from evaluator.batch.options import OnChanged, State, Stop, limits_to_dict
@@ -609,14 +609,10 @@ class Session:
         """
         if not self._written_next:
             asyncio.get_running_loop().call_soon(self._write_soon)
-        is_whole = not line
-        if is_whole:
-            store = self.worker.evaluator.services.store
-            line, result = encode_result(result, None if store is None else store.redactor)
         self._written_next.append((line, result))
         # At once: a display that asks to stop does so before the next sample starts.
         if self.display.shows_results:
-            self.display.show("result", result if is_whole else parse_line(line))
+            self.display.show("result", parse_line(line) if line else result)
 
     def _write_soon(self) -> None:
         """Writes the results of this turn of the event loop. Nothing new starts after an error,
@@ -632,9 +628,12 @@ class Session:
         """Raises: RecordError, if results cannot be written."""
         if self._write_error is not None:
             raise self._write_error
-        results = self._written_next
-        if not results:
+        if not self._written_next:
             return
+        store = self.worker.evaluator.services.store
+        without_line = [result for line, result in self._written_next if not line]
+        encoded = iter(encode_results(without_line, None if store is None else store.redactor))
+        results = [(line, result) if line else next(encoded) for line, result in self._written_next]
         self._written_next = []
         self.folder.append_lines(b"".join(line for line, _ in results))
         if self.columns is not None:

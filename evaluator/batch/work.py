@@ -183,8 +183,13 @@ class Worker:
             and (reason := _rejection(outcome) or self.budget_ended()) is not None
         ):
             return WorkResult(work, None, pending=reason)
-        failure = failure_of(outcome)
-        answer = self._answer_of(work, outcome)
+        failure = None
+        answer: TaskResult | str | None = None
+        if isinstance(outcome, TaskResult):
+            answer = outcome
+        else:
+            failure = failure_of(outcome)
+            answer = self._answer_of(work, outcome, failure)
         scores: dict[str, Score] = {}
         if isinstance(answer, TaskResult):
             rejected: list[TaskError] = []
@@ -211,10 +216,8 @@ class Worker:
                 if all(isinstance(error.cause, CallParked) for error in rejected):
                     return self._parked(work, outcome, judged)
                 return WorkResult(work, None, pending=rejected[0].message)
-            if (
-                any(score.error for score in scores.values())
-                and (reason := self.budget_ended()) is not None
-            ):
+            errors = [score.error for score in scores.values() if score.error]
+            if errors and (reason := self.budget_ended()) is not None:
                 return WorkResult(work, None, pending=reason)
         elif answer is not None:
             names = [name for scorer in self.scorers for name in score_names(scorer)]
@@ -255,15 +258,14 @@ class Worker:
             tasks[work.identity.value] = outcome.task_id
         return WorkResult(work, None, pending="waits for a provider batch", parked=tasks)
 
-    def _answer_of(self, work: WorkItem, outcome: Outcome) -> TaskResult | str | None:
-        """The answer to score; why it counts as failed; or None for an error, which nothing
+    def _answer_of(
+        self, work: WorkItem, outcome: TaskError, failure: Failure
+    ) -> TaskResult | str | None:
+        """The partial answer to score; why it counts as failed; or None for an error, which nothing
         scores.
         """
-        if isinstance(outcome, TaskResult):
-            return outcome
         if not self.scorers:
             return None
-        failure = failure_of(outcome)
         if self.limited != "error" and is_limited(outcome):
             ended = f"ended by the limit of {outcome.resource.name if outcome.resource else 'it'}"
             if self.limited == "failed":
@@ -272,7 +274,7 @@ class Worker:
             if isinstance(answer, str):
                 return f"{ended}: {answer}"
             return replace(answer, parsed_content=answer.parsed_data)
-        if failure is not None and counts_as_failed(failure, self.count_as_failed):
+        if counts_as_failed(failure, self.count_as_failed):
             return f"counted as failed: {failure.kind}"
         return None
 
@@ -559,10 +561,8 @@ def _rejection(outcome: Outcome) -> str | None:
     return None
 
 
-def failure_of(outcome: Outcome) -> Failure | None:
-    """Why there is no answer; None if there is one."""
-    if isinstance(outcome, TaskResult):
-        return None
+def failure_of(outcome: TaskError) -> Failure:
+    """Why there is no answer."""
     if outcome.resource is None:
         resource = None
     else:
@@ -625,7 +625,9 @@ def arguments_of(
     Raises: UsageError, as `read_inputs`.
     """
     inputs = read_inputs(node, sample.inputs)
-    if sample.shots and takes_shots(node):
+    if not sample.shots:
+        return inputs, []
+    if takes_shots(node):
         inputs[FEWSHOT] = shot_values(sample.shots)
         return inputs, []
     return inputs, [(read_inputs(node, shot.inputs), shot.answer) for shot in sample.shots]

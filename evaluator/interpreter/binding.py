@@ -126,7 +126,7 @@ async def bind(run: Run, prepared: PreparedTask, frame: Frame) -> BoundTask | Ta
     if isinstance(inputs, TaskError):
         return inputs
     scope = inputs.scope
-    config = prepared.config_in(scope)
+    config = prepared.config or prepared.config_in(scope)
     description = prepared.description
     if description is None:
         functions = functions_in_text(run, frame, field="description")

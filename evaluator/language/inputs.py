@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from evaluator.errors import Diagnostic, ExpressionError, InputError, UsageError
@@ -18,6 +19,8 @@ from evaluator.language.types import describe, matches, read_typed, wrong_item
 from evaluator.nodes import Atomic, Input, Param, Span, Task, Text
 from evaluator.nodes.declare import field_of
 from evaluator.nodes.walk import children, descendants
+
+_name_of = attrgetter("name")
 
 
 def bind_inputs(
@@ -34,7 +37,7 @@ def bind_inputs(
     """
     values: dict[str, Any] = {}
     problems: list[Diagnostic] = []
-    names = [entry.name for entry in declared]
+    names = list(map(_name_of, declared))
     for name in given:
         if name not in names:
             if names:

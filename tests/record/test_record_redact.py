@@ -7,6 +7,7 @@ import html
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -14,6 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from evaluator.record.redact import Redactor
+from evaluator.record.steps import StepEnd, StepStart, Summary
+from evaluator.record.store import TaskStore
 
 # Put together here, so that no scanner takes this file for a leak.
 SHAPES = [
@@ -312,3 +315,35 @@ def test_a_dump_of_characters_stays_where_no_secret_is_known() -> None:
 @example("\n".join(["A" * 20] * 5) + "\\")
 def test_any_text_without_a_secret_stays(text: str) -> None:
     assert Redactor({"KEY": DUMPED}).redact(text) is text
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_records_that_are_written_together_lose_their_secrets_and_stay_signed(
+    tmp_path: Path, is_packed: bool
+) -> None:
+    store = TaskStore(tmp_path, redactor=Redactor({"MY_KEY": DUMPED}), is_packed=is_packed)
+    # Without its secret the header has fewer digits in its length, so its status line moves.
+    journal = store.create("ask", {"key": DUMPED * 30, "word": "open"}, extra={"shots": [DUMPED]})
+    journal.note(StepStart("r", "resolve", "task", {"key": DUMPED}), StepEnd("success", 1, 0.0))
+    number = journal.begin(StepStart("m", "model", "m", {"messages": [f"two\nlines {DUMPED}"]}))
+    journal.flush()
+    journal.end(number, StepEnd("success", {"content": f"It is {DUMPED}."}, 0.0))
+    journal.close(Summary("completed", 2, 0, 0.0, result={"content": f"It is {DUMPED}."}))
+    other = store.create("ask", {"word": "open"})  # the control
+    other.close(Summary("completed", 0, 0, 0.0))
+    store.close()
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*.md"))
+    assert DUMPED.encode() not in written
+    recording = store.read(journal.id)
+    assert recording.unsigned is None and recording.status == "completed"
+    assert not recording.warnings
+    header = recording.known_header()
+    assert header.inputs == {"key": "[redacted:MY_KEY]" * 30, "word": "open"}
+    assert header.extra == {
+        "shots": ["[redacted:MY_KEY]"],
+        "redacted_inputs": ["key"],
+        "redacted_shots": True,
+    }
+    assert recording.steps[1].end is not None
+    assert recording.steps[1].end.output == {"content": "It is [redacted:MY_KEY]."}
+    assert store.read(other.id).known_header().extra == {}

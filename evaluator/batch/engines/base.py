@@ -23,7 +23,7 @@ from operator import itemgetter
 from typing import Any, Protocol, runtime_checkable
 
 from evaluator import clock
-from evaluator.batch.folder import decode_line, encode_result
+from evaluator.batch.folder import decode_line, encode_results
 from evaluator.batch.progress import SilentProcess
 from evaluator.batch.records import Failure, SampleResult, Score, Verdict
 from evaluator.batch.work import Worker, WorkItem, WorkResult
@@ -274,7 +274,7 @@ _counted = itemgetter(*_COUNTED)
 
 def pack_result(result: SampleResult, scrub: Scrub | None) -> tuple[bytes, Counted]:
     """The line of a result, and what the process that writes it counts."""
-    line, stored = encode_result(result, scrub)
+    ((line, stored),) = encode_results([result], scrub)
     data = decode_line(line)
     # Without its secrets it may differ from the sample.
     return line, _counted(data) if stored is result else data

@@ -288,8 +288,10 @@ class Columns:
             round(result.duration_s, 6),
             *_used(result),
         )
+        count = len(self.verdict)
         row = self._row(group, sample, epoch=result.epoch)
-        if row == len(self):
+        if row == count:
+            count += 1
             for column, value in zip(self._columns, values, strict=True):
                 column.append(value)
             for column in (self.clusters, self.parts):
@@ -312,7 +314,7 @@ class Columns:
             if name not in self.scorers:
                 self.scorers[name] = ScorerColumns()
         for name, scorer in self.scorers.items():
-            scorer.grow(len(self))
+            scorer.grow(count)
             scorer.put(row, result.scores.get(name))
 
     def leave_out(self, result: SampleResult) -> None:
@@ -384,7 +386,7 @@ class Columns:
         if sample >= len(rows):
             rows.extend([NONE] * (sample + 1 - len(rows)))
         if rows[sample] == NONE:
-            rows[sample] = len(self)
+            rows[sample] = len(self.verdict)
         return rows[sample]
 
     def _replace(self, row: int, run: int) -> None:

@@ -104,7 +104,7 @@ def scorers_agreement(
     A scorer is binary if each of its values in `rows` is 1 and passed, or 0 and failed.
     """
     ratings = {
-        name: [_rating(scorer, row) for row in rows]
+        name: list(map(_RATINGS.__getitem__, values_at(scorer.passed, rows)))
         for name, scorer in scorers.items()
         if _is_binary(scorer, rows)
     }
@@ -118,16 +118,13 @@ def scorers_agreement(
 
 
 def _is_binary(scorer: ScorerColumns, rows: array[int]) -> bool:
-    valued = (row for row in rows if scorer.state[row] == VALUED)
-    return all(
-        scorer.passed[row] == NONE or scorer.value[row] == scorer.passed[row] for row in valued
-    )
+    valued = rows_where(partial(eq, VALUED), scorer.state, rows)
+    judged = rows_where(partial(ne, NONE), scorer.passed, valued)
+    return all(map(eq, values_at(scorer.value, judged), values_at(scorer.passed, judged)))
 
 
-def _rating(scorer: ScorerColumns, row: int) -> bool | None:
-    if scorer.passed[row] == NONE:
-        return None
-    return bool(scorer.passed[row])
+_RATINGS = (False, True, None)
+"""By the values of `ScorerColumns.passed`, where NONE is the last one."""
 
 
 def _same(counts: Iterable[tuple[tuple[Rating, ...], int]]) -> float | None:
