@@ -15,9 +15,11 @@ import pytest
 from evaluator import Evaluator, HandlerConfig
 from evaluator.background import BackgroundStore, BackgroundTools
 from evaluator.batch.engines import LocalEngine
+from evaluator.batch.engines.base import unpack_result
 from evaluator.batch.engines.host import Host, make_recipe
 from evaluator.batch.engines.taskfiles import make_probe
 from evaluator.batch.folder import parse_line
+from evaluator.batch.identity import is_sealed
 from evaluator.batch.records import Verdict
 from evaluator.batch.scorers import scorer
 from evaluator.errors import ConfigurationError
@@ -82,6 +84,34 @@ def test_a_sample_whose_task_cancels_itself_is_reported(tmp_path: Path) -> None:
         ConfigurationError,
         "CancelledError",
     )
+
+
+@pytest.mark.parametrize("is_secret", [True, False])
+def test_a_line_and_what_is_counted_of_it_hold_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_secret: bool
+) -> None:
+    text = "sk-" + "a1B2" * 8
+    if is_secret:
+        monkeypatch.setenv("SOME_API_KEY", text)
+    else:
+        text = "an ordinary text"
+
+    async def run() -> tuple[Any, ...]:
+        async with a_host("exact", tmp_path) as (host, bench):
+            work = bench.work(0)
+            sample = replace(work.sample, inputs={"question": text}, metadata={"of": text})
+            work = replace(work, sample=sample)
+            await host.post(pickle.dumps([("work", 1, work, {})]))
+            _, _, line, counted, *_ = await result_message(host)
+            return line, counted, unpack_result(work, counted)
+
+    line, counted, result = asyncio.run(run())
+    assert is_sealed(line) and parse_line(line).content != ""
+    for value in (line.decode(), repr(counted), repr(result)):
+        assert (text not in value) or not is_secret
+    assert (text in line.decode()) is not is_secret
+    assert result.metadata == parse_line(line).metadata
+    assert result.scores == parse_line(line).scores
 
 
 def test_a_closing_host_cancels_its_samples_and_sends_nothing_about_them(tmp_path: Path) -> None:
