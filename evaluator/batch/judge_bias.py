@@ -14,15 +14,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
 
+from evaluator.batch.calibration import JudgedResults
 from evaluator.batch.statistics import mean_difference
 from evaluator.batch.statistics.distributions import normal_quantile
 from evaluator.batch.statistics.intervals import CONFIDENCE
 from evaluator.batch.summary.calibrated import JudgeBias
-
-if TYPE_CHECKING:
-    from evaluator.batch.calibration import JudgedResults
 
 _LEAST_LABELS = 2
 _STEM = re.compile(r"(?:[a-z]+\.(?=[a-z]))*([a-z]+)")

@@ -21,7 +21,7 @@ from typing import Any
 from evaluator.errors import ConfigurationError, ProviderError
 from evaluator.errors.results import Usage
 from evaluator.models.backend import ModelRequest, ModelResponse
-from evaluator.models.chat_wire import decode_json, read_completion, request_body
+from evaluator.models.chat_wire import decode_json, expect_logprobs, read_completion, request_body
 from evaluator.models.failures import (
     MAX_RESPONSE_BYTES,
     TimeLimit,
@@ -41,7 +41,6 @@ from evaluator.models.litellm_guard import (
     load_litellm,
     reason_of,
 )
-from evaluator.models.logprobs import expect_logprobs, refuse_logprobs
 from evaluator.models.prices import cost_usd
 from evaluator.models.stream import Assembly
 
@@ -133,7 +132,11 @@ class LiteLLMBackend:
         if request.extra_body:
             self._check_extra_body(request.model)
         if request.echo:
-            refuse_logprobs(replace(request, logprobs=None), "LiteLLM")
+            raise ProviderError(
+                "LiteLLM has no echo: the log probabilities of a prompt are for a profile with the "
+                "<backend> openai_compatible",
+                kind="bad_request",
+            )
         _active.add(self)
         if on_text is None:
             assembly = None

@@ -23,6 +23,7 @@ from evaluator.models.chat_wire import (
     decode_json,
     echo_body,
     encode_json,
+    expect_logprobs,
     read_completion,
     read_echo,
     request_body,
@@ -39,7 +40,6 @@ from evaluator.models.failures import (
 )
 from evaluator.models.http_client import Connection, HttpClient
 from evaluator.models.key_transport import proxy_of, refuse_plain_http
-from evaluator.models.logprobs import expect_logprobs
 from evaluator.models.stream import Assembly, EventParser
 
 
