@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from evaluator.models.backend import ToolSpec as ToolSpec
     from evaluator.models.cache import ResponseCache as ResponseCache
     from evaluator.models.litellm_backend import LiteLLMBackend as LiteLLMBackend
+    from evaluator.models.logprobs import TokenLogprob as TokenLogprob
     from evaluator.models.openai_compatible import (
         OpenAICompatibleBackend as OpenAICompatibleBackend,
     )
@@ -118,6 +119,7 @@ _HOMES = {
     "evaluator.models.cache": ("ResponseCache",),
     "evaluator.handler.config": ("HandlerConfig", "ToolGrant"),
     "evaluator.handler.profiles": ("load_profiles",),
+    "evaluator.models.logprobs": ("TokenLogprob",),
     "evaluator.models.litellm_backend": ("LiteLLMBackend",),
     "evaluator.models.openai_compatible": ("OpenAICompatibleBackend",),
     "evaluator.models.replay": ("ReplayBackend",),

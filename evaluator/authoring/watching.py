@@ -1,29 +1,19 @@
-"""Watches folders of templates: what changed since the last look, what `lint` finds there, and
-whether the examples of the changed templates still work.
-"""
+"""Watches folders of templates: what changed since the last look, and what `lint` finds there."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from evaluator.authoring.portraits import (
     Profiles,
-    offline_evaluator,
-    prompts_of,
-    runs_programs,
-    sample_inputs,
 )
-from evaluator.errors import Diagnostic, UsageError
-from evaluator.errors.results import TaskError
-from evaluator.interpreter.evaluator import Evaluator
+from evaluator.errors import Diagnostic
 from evaluator.interpreter.linting import Linter
 from evaluator.lazy_dataclass import dataclass
 from evaluator.library import TemplateLibrary
 from evaluator.library.files import Root, Stamp, scan, stamp_of
-from evaluator.nodes import Function
-from evaluator.output import parse_output
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,46 +81,3 @@ class Watch:
         ]
         self._findings = found
         return Look(tuple(affected), tuple(findings))
-
-
-def try_template(
-    library: TemplateLibrary, profiles: Profiles, name: str, evaluator: Evaluator | None = None
-) -> Iterator[str]:
-    """Lines that say whether a template can be rendered, and what its examples give.
-
-    The examples run with `evaluator`, by default with the simulated model; a template that runs
-    programs or tools is only rendered.
-    """
-    node = library.get(name).node
-    if isinstance(node, Function):
-        return
-    failed = [each for each in prompts_of(library, profiles, name) if each.error is not None]
-    for prompts in failed:
-        yield f"{name}: {prompts.title} cannot be rendered: {prompts.error}"
-    if failed or not node.examples:
-        if not failed:
-            yield f"{name}: rendered; it has no examples"
-        return
-    if runs_programs(library, node):
-        yield f"{name}: rendered; its examples do not run, because it runs programs or tools"
-        return
-    evaluator = evaluator or offline_evaluator(library, profiles)
-    right = 0
-    for number, example in enumerate(node.examples):
-        try:
-            outcome = evaluator.evaluate_sync(name, sample_inputs(node, number))
-        except UsageError as error:
-            yield f"{name}: example {number + 1}: {error}"
-            continue
-        if isinstance(outcome, TaskError):
-            yield f"{name}: example {number + 1}: error: {outcome}"
-            continue
-        kind = "text" if node.output is None else node.output.type
-        expected = parse_output(example.output, kind).value if kind != "text" else None
-        is_right = outcome.content.strip() == example.output.strip() or (
-            expected is not None and outcome.parsed_content == expected
-        )
-        right += is_right
-        if not is_right:
-            yield f"{name}: example {number + 1}: the answer differs from the example's output"
-    yield f"{name}: {right} of {len(node.examples)} examples as expected"

@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any, cast
 
 from evaluator.batch.fields import reader_of
-from evaluator.batch.judge_bias import length_bias, position_bias
 from evaluator.batch.labels import CurrentLabels, Label, LabelVerdict, shown_digest
 from evaluator.batch.records import SampleResult, Score
 from evaluator.batch.statistics import (
@@ -169,9 +168,6 @@ class JudgedResults:
             unjudged=self.unjudged,
             split=sum(passed == 0.5 for passed in passes.values()),
             by=by,
-            bias=tuple(
-                bias for bias in (length_bias(self), position_bias(self)) if bias is not None
-            ),
         )
 
     def partly_labelled(self, places: Sequence[int]) -> PartlyLabelled:

@@ -13,16 +13,13 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING
 
+from evaluator.batch.calibration import JudgedResults
 from evaluator.batch.statistics import mean_difference
 from evaluator.batch.statistics.distributions import normal_quantile
 from evaluator.batch.statistics.intervals import CONFIDENCE
 from evaluator.batch.summary.calibrated import JudgeBias
 from evaluator.lazy_dataclass import dataclass
-
-if TYPE_CHECKING:
-    from evaluator.batch.calibration import JudgedResults
 
 _LEAST_LABELS = 2
 _STEM = re.compile(r"(?:[a-z]+\.(?=[a-z]))*([a-z]+)")

@@ -16,7 +16,7 @@ from evaluator.batch.calibration import (
 from evaluator.batch.decision import Decision
 from evaluator.batch.export.output_path import About
 from evaluator.batch.folder import BatchFolder
-from evaluator.batch.judge_bias import family_bias
+from evaluator.batch.judge_bias import family_bias, length_bias, position_bias
 from evaluator.batch.labels import CurrentLabels, read_labels
 from evaluator.batch.metrics import Metric, compute_metrics, stored_metrics
 from evaluator.batch.records import SampleResult
@@ -212,11 +212,11 @@ class Batch:
             calibrations[cell] = {}
             for name, judged in found.items():
                 if len(judged):
-                    one = judged.calibration(has_groups=has_groups)
-                    family = families[name]
-                    if family is not None:
-                        one = replace(one, bias=(*one.bias, family))
-                    calibrations[cell][name] = one
+                    bias = (length_bias(judged), position_bias(judged), families[name])
+                    calibrations[cell][name] = replace(
+                        judged.calibration(has_groups=has_groups),
+                        bias=tuple(each for each in bias if each is not None),
+                    )
         return calibrations
 
     def _notes_on_judges(self) -> Iterator[str]:

@@ -1,7 +1,8 @@
-"""Commands for people who write templates: `lsp`, `watch`, `diff`, `docs`."""
+"""Commands for people who write templates: `lsp`, `watch`, `test`, `diff`, `docs`."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -17,7 +18,7 @@ from evaluator.cli.common import (
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import library_option, trust_option
 from evaluator.cli.trust import project_profiles, shown_profiles
-from evaluator.errors import MissingExtra, UsageError
+from evaluator.errors import EvaluatorError, MissingExtra, UsageError
 
 _LOOK_S = 0.3
 """Seconds between two looks at the files that are watched."""
@@ -55,10 +56,11 @@ def watch(paths: tuple[Path, ...], model: str | None, trust: bool) -> None:
     """Check the templates in PATHS (default: templates/ here) after each save, until Ctrl-C.
 
     For each template that changed or calls one that did: what `lint` finds, whether it can be
-    rendered, and whether its examples give the outputs that they state. Templates that run programs
-    or tools are not run.
+    rendered, and whether its tests pass (see evaluator test). Templates that run programs or tools
+    are not run.
     """
-    from evaluator.authoring.watching import Watch, try_template
+    from evaluator.authoring.template_tests import TemplateTests, report
+    from evaluator.authoring.watching import Watch
     from evaluator.interpreter.evaluator import Evaluator
 
     if not paths and not Path("templates").is_dir():
@@ -77,12 +79,94 @@ def watch(paths: tuple[Path, ...], model: str | None, trust: bool) -> None:
         for diagnostic in look.findings:
             echo(watched.library.format_diagnostic(diagnostic))
         for name in look.names:
-            for line in try_template(watched.library, profiles, name, evaluator):
+            tests = TemplateTests(watched.library, profiles, evaluator)
+            try:
+                lines = list(report(list(tests.run(name))))
+            except EvaluatorError as error:
+                lines = [f"{name}: {error}"]
+            for line in lines:
                 echo(line)
         errors = sum(1 for diagnostic in look.findings if diagnostic.severity == "error")
         echo(
             f"{clock.now():%H:%M:%S} {len(look.names)} templates checked, {errors} errors", err=True
         )
+
+
+@click.command(
+    epilog="Examples:\n\n\b\n  evaluator test templates/\n"
+    "  evaluator test --template summarise --model openai/gpt-4o-mini --cache tests.cache\n\n"
+    "Exit codes: 0 every case passed; 1 a case failed; 2 wrong usage; 3 configuration."
+)
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--template", "names", multiple=True, metavar="NAME", help="Test only this one.")
+@click.option("--update", is_flag=True, help="Write the golden prompts of the templates.")
+@click.option(
+    "--model",
+    metavar="MODEL",
+    help="Answer with this model, which costs money, and not with the simulated one.",
+)
+@click.option(
+    "--cache",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("tests.cache"),
+    show_default=True,
+    metavar="FILE",
+    help="Answers of --model: only calls that have changed are made again.",
+)
+@trust_option
+@json_option
+def test(
+    paths: tuple[Path, ...],
+    names: tuple[str, ...],
+    update: bool,
+    model: str | None,
+    cache: Path,
+    trust: bool,
+    as_json: bool,
+) -> None:
+    """Test the templates in PATHS (default: templates/ here) by what is written beside them.
+
+    A template's <examples> state inputs and output; NAME.tests.toml has further cases with texts
+    that prompts contain, and scorers of the answer; NAME.prompts.txt, written by --update, holds
+    the prompts as they have to be. Without --model no call is made.
+    """
+    from evaluator.authoring.template_tests import TemplateTests, report
+    from evaluator.interpreter.evaluator import Evaluator
+
+    if not paths and not Path("templates").is_dir():
+        raise UsageError("there is no templates/ here; name what to test: evaluator test FOLDER")
+    library = load_library(paths or (Path("templates"),))
+    profiles = shown_profiles() if model is None else project_profiles(trust)
+    evaluator = None
+    if model is not None:
+        evaluator = Evaluator(
+            library, model=model, tasks_dir=None, profiles=profiles, cache=cache, trust=trust
+        )
+    tests = TemplateTests(library, profiles, evaluator)
+    roots = [path.resolve() for path in paths or (Path("templates"),)]
+    chosen = names or [
+        name
+        for name, template in library.templates.items()
+        if template.file is not None
+        and any(Path(template.file).resolve().is_relative_to(root) for root in roots)
+    ]
+    found = [list(tests.run(name, update=update)) for name in chosen]
+    results = [result for each in found for result in each]
+    if as_json:
+        print_json({"cases": [asdict(result) for result in results]})
+    else:
+        for each in found:
+            for line in report(each):
+                echo(line)
+        calls = sum(result.calls for result in results)
+        cached = sum(result.cached for result in results)
+        if model is not None:
+            echo(f"{calls:,} calls made, {cached:,} answered from {cache}", err=True)
+    broken = 0 if names else len(library.errors)
+    if broken:
+        echo(f"{broken:,} errors: templates that have one are not tested", err=True)
+    if broken or any(result.problems for result in results):
+        raise click.exceptions.Exit(1)
 
 
 @click.command(

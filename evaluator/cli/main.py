@@ -50,6 +50,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "fmt": ("lint", "Format templates without changing what they mean."),
         "lsp": ("authoring", "Start the language server for editors."),
         "watch": ("authoring", "Check templates after each save."),
+        "test": ("authoring", "Test templates by their examples, cases and golden prompts."),
         "diff": ("authoring", "Show what changed between two versions of templates."),
         "docs": ("authoring", "Write a page for each template, as HTML and Markdown."),
         "render": ("templates", "Show exactly what the model would see; makes no call."),

@@ -103,7 +103,7 @@ class HandlerConfig:
 
     `temperature`, `top_p`, `top_k`, `seed` and `stop` are passed to the provider. `logprobs` asks
     for the log probabilities of the answer's tokens and of that many likely ones at each place;
-    with `echo` the model is not asked for an answer, but for those of the prompt. `extra_body` has
+    `echo` asks for those of the prompt in place of an answer. `extra_body` has
     further fields of the request for an OpenAI-compatible server, but not the model, messages,
     tools, keys, hosts and limits.
 

@@ -216,6 +216,19 @@ def read_echo(data: Any, prompt: str, secrets: tuple[str, ...] = ()) -> ModelRes
     )
 
 
+def expect_logprobs(request: ModelRequest, response: ModelResponse) -> ModelResponse:
+    """`response`. Raises: ProviderError, if the request asked for logprobs and there are none."""
+    if request.logprobs is None or response.logprobs or not response.content:
+        return response
+    raise ProviderError(
+        f"the server returned no logprobs for {request.model}: it cannot, or not for this model; "
+        "choose another one, or remove the setting logprobs",
+        kind="bad_request",
+        partial=response.content,
+        maybe_billed=True,
+    )
+
+
 def read_completion(data: Any, secrets: tuple[str, ...] = ()) -> ModelResponse:
     """The answer in a decoded completion.
 

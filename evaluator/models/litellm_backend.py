@@ -24,7 +24,7 @@ from evaluator.errors.results import Usage
 from evaluator.models.anthropic_batches import VERSION, AnthropicBatches
 from evaluator.models.backend import ModelRequest, ModelResponse
 from evaluator.models.batch_api import BatchApi
-from evaluator.models.chat_wire import decode_json, read_completion, request_body
+from evaluator.models.chat_wire import decode_json, expect_logprobs, read_completion, request_body
 from evaluator.models.failures import (
     MAX_RESPONSE_BYTES,
     TimeLimit,
@@ -44,7 +44,6 @@ from evaluator.models.litellm_guard import (
     load_litellm,
     reason_of,
 )
-from evaluator.models.logprobs import expect_logprobs, refuse_logprobs
 from evaluator.models.prices import cost_usd
 from evaluator.models.provider_batches import ProviderBatches
 from evaluator.models.stream import Assembly
@@ -155,7 +154,11 @@ class LiteLLMBackend:
         if request.extra_body:
             self._check_extra_body(request.model)
         if request.echo:
-            refuse_logprobs(replace(request, logprobs=None), "LiteLLM")
+            raise ProviderError(
+                "LiteLLM has no echo: the log probabilities of a prompt are for a profile with the "
+                "<backend> openai_compatible",
+                kind="bad_request",
+            )
         _active.add(self)
         if on_text is None:
             assembly = None

@@ -7,13 +7,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from evaluator.errors import ProviderError
 from evaluator.lazy_dataclass import dataclass
-
-if TYPE_CHECKING:
-    from evaluator.models.backend import ModelRequest, ModelResponse
 
 _DIGITS = 7
 _NO_CHANCE = -9999.0
@@ -94,30 +90,6 @@ def read_completion_tokens(logprobs: Any) -> tuple[TokenLogprob, ...]:
             )
         )
     return tuple(rows)
-
-
-def expect_logprobs(request: ModelRequest, response: ModelResponse) -> ModelResponse:
-    """`response`. Raises: ProviderError, if the request asked for logprobs and there are none."""
-    if request.logprobs is None or response.logprobs or not response.content:
-        return response
-    raise ProviderError(
-        f"the server returned no logprobs for {request.model}: it cannot, or not for this model; "
-        "choose another one, or remove the setting logprobs",
-        kind="bad_request",
-        partial=response.content,
-        maybe_billed=True,
-    )
-
-
-def refuse_logprobs(request: ModelRequest, who: str) -> None:
-    """Raises: ProviderError, if the request has a setting that `who` does not have."""
-    for name in ("logprobs", "echo"):
-        if getattr(request, name) is not None:
-            raise ProviderError(
-                f"{who} has no {name}: token probabilities are for a server with "
-                "OpenAI's completions; remove the setting, or choose another model",
-                kind="bad_request",
-            )
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -24,6 +24,7 @@ from evaluator.models.chat_wire import (
     decode_json,
     echo_body,
     encode_json,
+    expect_logprobs,
     read_completion,
     read_echo,
     request_body,

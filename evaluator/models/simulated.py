@@ -13,6 +13,7 @@ import re
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from typing import Any, TypeAlias, cast
 
@@ -20,7 +21,7 @@ from evaluator import clock
 from evaluator.errors import ConfigurationError, ProviderError
 from evaluator.errors.results import Usage
 from evaluator.models.backend import FinishReason, Hints, ModelRequest, ModelResponse, ToolCall
-from evaluator.models.logprobs import refuse_logprobs
+from evaluator.models.logprobs import TokenLogprob
 from evaluator.models.prices import estimate_tokens
 from evaluator.models.synthesis import synthesise
 from evaluator.nodes.sampling import settings_given
@@ -131,8 +132,8 @@ class SimulatedBackend:
                 maybe_billed=True,
             )
         response = self._response(request, item, digest=digest)
-        if not response.logprobs:
-            refuse_logprobs(request, "the simulated model")
+        if request.logprobs is not None or request.echo:
+            response = _with_logprobs(request, response, digest=digest)
         if on_text is not None:
             for word in _WORDS.findall(response.content):
                 on_text(word)
@@ -240,6 +241,20 @@ def _known_answer(hints: Hints) -> str | None:
     if best is None:
         return None
     return best[1]
+
+
+def _with_logprobs(request: ModelRequest, response: ModelResponse, digest: bytes) -> ModelResponse:
+    """`response` with probabilities of its words that are made up; with `echo`, the prompt."""
+    if response.logprobs:
+        return response
+    rng = random.Random(digest)
+    text = request.messages[-1].content if request.echo else response.content
+    tokens: list[TokenLogprob] = []
+    for token in re.findall(r"\s*\S+|\s+", text):
+        logprob = None if request.echo and not tokens else -rng.random()
+        top = {} if logprob is None or not request.logprobs else {token: logprob}
+        tokens.append(TokenLogprob(token, logprob, top))
+    return replace(response, content=text, logprobs=tuple(tokens))
 
 
 def _digest(request: ModelRequest) -> bytes:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.authoring.watching import Watch, try_template
+from evaluator.authoring.watching import Watch
 from evaluator.handler.profiles import load_profiles
 from tests.authoring.test_versions import put
 
@@ -48,18 +48,6 @@ def test_a_look_has_what_changed_and_what_depends_on_it(watch: Watch, tmp_path: 
     assert look is not None and {d.code for d in look.findings} == {"unknown-template"}
 
 
-def test_examples_run_with_the_simulated_model_unless_they_run_programs(
-    watch: Watch, tmp_path: Path
-) -> None:
-    assert list(try_template(watch.library, PROFILES, "write")) == [
-        "write: 1 of 1 examples as expected"
-    ]
-    put(tmp_path, extra='<tools><tool name="bash"/></tools>')
-    watch.look()
-    (line,) = try_template(watch.library, PROFILES, "write")
-    assert "do not run" in line
-
-
 def test_the_command_reports_a_save(tmp_path: Path) -> None:
     put(tmp_path)
     process = subprocess.Popen(
@@ -73,7 +61,7 @@ def test_the_command_reports_a_save(tmp_path: Path) -> None:
     try:
         assert "watching 2 files" in process.stderr.readline()
         put(tmp_path, version="2")
-        assert "write: 1 of 1 examples as expected" in [
+        assert "write: 1 of 1 cases as expected" in [
             process.stdout.readline().strip() for _ in range(2)
         ]
     finally:

@@ -108,6 +108,14 @@ def test_a_prompt_is_scored_with_echo() -> None:
         assert total == pytest.approx(likelihood("apple", " banana cherry"), abs=1e-6)
 
 
+def test_the_simulated_model_makes_them_up() -> None:
+    answer = asyncio.run(_ask(SimulatedBackend(), _request(logprobs=1)))
+    assert "".join(token.token for token in answer.logprobs) == answer.content
+    assert all(token.logprob is not None and token.is_most_likely for token in answer.logprobs)
+    prompt = asyncio.run(_ask(SimulatedBackend(), _request(echo=True)))
+    assert prompt.content == "apple banana cherry" and prompt.logprobs[0].logprob is None
+
+
 def test_a_server_without_echo_is_an_error_that_says_so() -> None:
     answer = json_reply({"choices": [{"text": "apple pie", "logprobs": None}]})
     with LoopbackServer(answer) as server:
@@ -117,8 +125,6 @@ def test_a_server_without_echo_is_an_error_that_says_so() -> None:
     litellm = LiteLLMBackend(api_key="k")
     with pytest.raises(ProviderError, match="LiteLLM has no echo"):
         asyncio.run(_ask(litellm, _request(echo=True)))
-    with pytest.raises(ProviderError, match="the simulated model has no logprobs"):
-        asyncio.run(_ask(SimulatedBackend(), _request(logprobs=1)))
     two = (Message("system", "s"), Message("user", "u"))
     with pytest.raises(ProviderError, match="one message"):
         asyncio.run(

@@ -407,7 +407,7 @@ class GradedScorer(ModelGradedScorer):
 
 
 def _expected_number(tokens: Sequence[TokenLogprob], most: float) -> float:
-    """The mean of the numbers up to `most` that may stand at the place of the judge's score, by
+    """The mean of the numbers up to `most` that the judge may have given as its score, by
     their probabilities.
 
     Raises: InvalidJudgement, if the answer has no log probabilities, or its score is not one token.

@@ -44,9 +44,9 @@ class JudgeBias(JsonForm):
     """How much more a judge favours the results `a` than the results `b`, which differ `by` their
     length, the model that answered, or the place where the judge saw them.
 
-    `a_bias` and `b_bias` are the share that the judge passed less that of the labels, of which
-    there are `a_labels` and `b_labels`; by position, the share of pairs where the judge preferred
-    this place. `low` and `high` are the 95 % interval of the difference a − b.
+    `a_bias` and `b_bias` are the share that the judge passed less that of the labels; `a_labels`
+    and `b_labels` are their numbers. By position, they are the share of pairs where the judge
+    preferred this place. `low` and `high` are the 95 % interval of the difference a − b.
     """
 
     by: str
