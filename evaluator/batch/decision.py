@@ -32,7 +32,7 @@ from evaluator.fields import (
 )
 
 Method = Literal["fixed", "group", "anytime", "race"]
-Verdict = Literal["continue", "shown", "futile", "none shown", "decided", "ended"]
+LookVerdict = Literal["continue", "shown", "futile", "none shown", "decided", "ended"]
 LOOKS = {"fixed": 1, "group": 5, "anytime": 20, "race": 5}
 
 
@@ -202,7 +202,7 @@ class Design(JsonForm, error=RecordError):
             )
         elif self.detect is not None:
             yield (
-                f"to show a difference of {_points(self.detect)} to {self.baseline} with a power "
+                f"to show a difference of {100 * self.detect:g} points to {self.baseline} with a power "
                 f"of {self.power:.0%}: {size}"
             )
         if self.looks > 1 and self.method != "race":
@@ -212,7 +212,7 @@ class Design(JsonForm, error=RecordError):
             if self.method == "anytime":
                 price = f", and the most is {rule.inflation - 1:.0%} more than with one look"
             yield (
-                f"on average {used[0]:,} rows if the difference is {_points(self.effect or 0)}, "
+                f"on average {used[0]:,} rows if the difference is {100 * (self.effect or 0):.3g} points, "
                 f"{used[1]:,} if it is twice that, {used[2]:,} if there is none{price}"
             )
         yield from self.notes
@@ -233,7 +233,7 @@ class LookResult(JsonForm, error=RecordError):
     rows: int
     pairs: int
     time: float
-    verdict: Verdict
+    verdict: LookVerdict
     difference: float | None = None
     z: float | None = None
     efficacy: float | None = None
@@ -318,6 +318,7 @@ class Decision(JsonForm, error=RecordError):
 
     def lines(self) -> Iterator[str]:
         """The decision for a person."""
+        yield next(self.design.lines())
         for look in self.looks:
             yield look.line(self.design)
         if self.is_over and self.design.method == "group":
@@ -337,7 +338,7 @@ class Decision(JsonForm, error=RecordError):
         return cls.from_table(found)  # pyright: ignore[reportUnknownArgumentType]
 
 
-_MEANINGS: dict[Verdict, str] = {
+_MEANINGS: dict[LookVerdict, str] = {
     "shown": "a difference is shown",
     "futile": "the difference to detect is improbable",
     "none shown": "no difference is shown",
