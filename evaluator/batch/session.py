@@ -348,8 +348,8 @@ class Session:
         )
 
     async def _work_of_looks(self, pending: PendingWork, looks: Looks) -> AsyncGenerator[WorkItem]:
-        """The work of one look after the other, until the batch is decided. The first work of a look
-        waits until that of the look before is done.
+        """The work of one look after the other, until the batch is decided. The first work of a
+        look waits until that of the look before is done.
         """
         cells = self.plan.cells
         design = looks.decision.design
