@@ -226,8 +226,8 @@ def _notes_on_stopping(design: Design) -> Iterator[str]:
     if design.looks > 1 and design.method != "race":
         shares = [design.rule.expected_share(effect) for effect in (1, 0)]
         yield (
-            f"stopping early takes {100 * shares[0]:.0f} % of the expected cost, on average, if the "
-            f"difference is there, and {100 * shares[1]:.0f} % if there is none"
+            f"stopping early takes {100 * shares[0]:.0f} % of the expected cost, on average, if "
+            f"the difference is there, and {100 * shares[1]:.0f} % if there is none"
         )
 
 

@@ -2,9 +2,9 @@
 of its variants are worse than the best one.
 
 The design is recorded in the manifest before the first call, and each look when it is taken. A look
-is at fixed rows, all of which have a result, so that the order of the results does not matter. A
-result with an error or without a score has no value: it makes no pair, and the look has less
-information, which the boundaries take into account. A look that was taken stays as it is.
+is at fixed rows and waits until all of them have a result, so that the order of the results does
+not matter. A result with an error or without a score has no value: it makes no pair, and the look
+has less information, which the boundaries take into account. A look that was taken stays as it is.
 
 Compared is whether a result passed; the epochs of a row are averaged.
 """
@@ -32,7 +32,7 @@ from evaluator.fields import (
 from evaluator.lazy_dataclass import dataclass
 
 Method = Literal["fixed", "group", "anytime", "race"]
-Verdict = Literal["continue", "shown", "futile", "none shown", "decided", "ended"]
+LookVerdict = Literal["continue", "shown", "futile", "none shown", "decided", "ended"]
 LOOKS = {"fixed": 1, "group": 5, "anytime": 20, "race": 5}
 
 
@@ -194,16 +194,16 @@ class Design(JsonForm, error=RecordError):
         """The design for a person."""
         looks = "" if self.looks == 1 else f", with {self.looks} looks"
         size = f"at most {self.rows:,} rows, {_times(self.epochs, 'epoch')} each{looks}"
-        if self.method == "race":
+        if self.detect is None:
             pairs = self.variants * (self.variants - 1) // 2
             yield (
                 f"race of {self.variants} variants: {size}; a variant is dropped when it is worse "
-                f"than the best one, with an error of {self.alpha:.0%} for all {pairs} pairs together"
+                f"than the best one, with an error of {self.alpha:.0%} for all {pairs} pairs"
             )
-        elif self.detect is not None:
+        else:
             yield (
-                f"to show a difference of {_points(self.detect)} to {self.baseline} with a power "
-                f"of {self.power:.0%}: {size}"
+                f"to show a difference of {100 * self.detect:g} points to {self.baseline} "
+                f"with a power of {self.power:.0%}: {size}"
             )
         if self.looks > 1 and self.method != "race":
             rule = self.rule
@@ -211,8 +211,9 @@ class Design(JsonForm, error=RecordError):
             price = ""
             if self.method == "anytime":
                 price = f", and the most is {rule.inflation - 1:.0%} more than with one look"
+            effect = f"{100 * (self.effect or 0):.3g} points"
             yield (
-                f"on average {used[0]:,} rows if the difference is {_points(self.effect or 0)}, "
+                f"on average {used[0]:,} rows if the difference is {effect}, "
                 f"{used[1]:,} if it is twice that, {used[2]:,} if there is none{price}"
             )
         yield from self.notes
@@ -233,7 +234,7 @@ class LookResult(JsonForm, error=RecordError):
     rows: int
     pairs: int
     time: float
-    verdict: Verdict
+    verdict: LookVerdict
     difference: float | None = None
     z: float | None = None
     efficacy: float | None = None
@@ -260,8 +261,10 @@ class LookResult(JsonForm, error=RecordError):
         if self.futility and self.verdict != "none shown":
             limits += f" or below {self.futility:.2f}"
         result = f"{found}: {_points(self.difference)}, |z| = {abs(self.z):.2f} ({limits})"
-        if self.p is not None and self.low is not None and self.high is not None:
-            result += f", interval {_points(self.low)} to {_points(self.high)}, p = {self.p:.2g}"
+        if self.low is not None and self.high is not None:
+            result += f", interval {_points(self.low)} to {_points(self.high)}"
+        if self.p is not None:
+            result += f", p = {self.p:.2g}"
         return result
 
 
@@ -318,6 +321,7 @@ class Decision(JsonForm, error=RecordError):
 
     def lines(self) -> Iterator[str]:
         """The decision for a person."""
+        yield next(self.design.lines())
         for look in self.looks:
             yield look.line(self.design)
         if self.is_over and self.design.method == "group":
@@ -337,7 +341,7 @@ class Decision(JsonForm, error=RecordError):
         return cls.from_table(found)  # pyright: ignore[reportUnknownArgumentType]
 
 
-_MEANINGS: dict[Verdict, str] = {
+_MEANINGS: dict[LookVerdict, str] = {
     "shown": "a difference is shown",
     "futile": "the difference to detect is improbable",
     "none shown": "no difference is shown",

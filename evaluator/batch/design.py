@@ -1,7 +1,7 @@
-"""Plans a batch that has to decide: how many rows and epochs it needs, and which rows each look has.
+"""Plans a batch that has to decide: the rows and epochs that it needs, and the rows of each look.
 
-Rows are taken in an order that a hash of their ids gives, whole clusters at a time. So a sorted file
-does not put one kind of row into the first look.
+Rows are taken in an order that a hash of their ids gives, whole clusters at a time. So a sorted
+file does not put one kind of row into the first look.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class _Sizing:
             source = f"that of {deciding.like}"
         elif number is not None:
             self._spread = RowSpread(number * (1 - number))
-            source = f"that of results of which {number:.0%} pass; --like FOLDER measures it"
+            source = f"that of results if {number:.0%} pass; --like FOLDER measures it"
         else:
             known = {name: fmean(values) for name, values in baseline.items()}
             parts = variance(baseline.values())
@@ -213,9 +213,10 @@ class _Sizing:
         self._spread = replace(self._spread, rows=max(least, self._spread.rows))
         self._design_effect = self._effect_of_clusters(known)
         self._source = source
+        self._is_measured = bool(known)
 
     def _effect_of_clusters(self, known: Mapping[str, float]) -> float:
-        """The variance of the mean of `known` with clusters, divided by that without; at least 1."""
+        """The variance of the mean with clusters, divided by that without; at least 1."""
         pairs = [
             (known[row], unit) for unit, ids in self._units.items() for row in ids if row in known
         ]
@@ -255,10 +256,12 @@ class _Sizing:
         notes = [f"the spread of the rows' differences is taken as {spread:.2f}: {self._source}"]
         if self._design_effect > 1:
             notes.append(f"clusters take {self._design_effect:.2f} times the rows")
+        elif len(self._units) < self._available and not self._is_measured:
+            notes.append("rows in clusters count as independent, as no earlier batch shows more")
         if needed(chosen) > self._available:
             notes.append(
-                f"{needed(chosen):,} rows are needed, and {self._available:,} can be compared: they "
-                f"show a difference of {100 * effect:.1f} points"
+                f"{needed(chosen):,} rows are needed, and {self._available:,} can be compared: "
+                f"they show a difference of {100 * effect:.1f} points"
             )
         return Design(
             method,

@@ -1,8 +1,8 @@
 """Merges shards: the folders of batches that each evaluated a part of the rows (`Selection.shard`).
 
 The merged folder is that of one batch: every current result, every task file under its own id,
-every label, and one manifest. It is written beside its final place and renamed when it is whole, so
-that an interrupted merge leaves no batch.
+every label, and one manifest. It is written beside its final place and renamed when it is whole and
+on the disk, so that an interrupted merge leaves no batch, and the shards may be removed after it.
 """
 
 from __future__ import annotations
@@ -101,6 +101,7 @@ def merge_shards(folders: Sequence[str | Path], output: str | Path) -> Batch:
         try:
             _write(parts, building)
             disk.rename(building, output)
+            disk.sync_folder(output.parent)
         except OSError as error:
             raise RecordError(
                 f"{output}: the merged batch cannot be written: {error.strerror}"
@@ -225,7 +226,7 @@ def _copy_tasks(source: Path, target: Path) -> None:
     for name in ("active", "done", SEGMENTS, ATTACHMENTS):
         files = list(_files_in(source / name))
         for folder in (target, target / name) if files else ():
-            os.close(open_private_folder(folder))
+            os.close(open_private_folder(folder, sync=True))
         for file in files:
             # A segment that has ended is never written again. Another file system has its own copy.
             if name == SEGMENTS:
@@ -244,6 +245,10 @@ def _copy_tasks(source: Path, target: Path) -> None:
                 disk.fdopen(copy) as written,
             ):
                 shutil.copyfileobj(original, written)
+                written.flush()
+                disk.fsync(written.fileno())
+        if files:
+            disk.sync_folder(target / name)
 
 
 def _files_in(folder: Path) -> Iterator[Path]:

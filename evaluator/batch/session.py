@@ -389,8 +389,9 @@ class Session:
         return self._work_of_looks(pending, self.looks)
 
     async def _work_of_looks(self, pending: PendingWork, looks: Looks) -> AsyncGenerator[WorkItem]:
-        """The work of one look after the other, until the batch is decided. The first work of a look
-        waits until that of the look before is done. It ends where calls wait for a provider batch.
+        """The work of one look after the other, until the batch is decided. The first work of a
+        look waits until that of the look before is done. It ends where calls wait for a provider
+        batch.
         """
         cells = self.plan.cells
         design = looks.decision.design

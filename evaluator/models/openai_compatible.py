@@ -41,7 +41,6 @@ from evaluator.models.failures import (
 )
 from evaluator.models.http_client import Connection, HttpClient
 from evaluator.models.key_transport import proxy_of, refuse_plain_http
-from evaluator.models.logprobs import expect_logprobs
 from evaluator.models.openai_batches import OpenAIBatches
 from evaluator.models.provider_batches import ProviderBatches
 from evaluator.models.stream import Assembly, EventParser

@@ -11,7 +11,7 @@ from collections import Counter
 from random import SystemRandom
 
 from tests.simulation.mutants import MUTANTS, found_after
-from tests.simulation.schedule import plan_of, run, shrink
+from tests.simulation.schedule import BATCH_FORMS, plan_of, run, shrink
 from tests.simulation.workload import WORKLOADS
 
 
@@ -28,7 +28,7 @@ def main() -> int:
         "--seed", type=int, help="run this schedule only, or begin the search there"
     )
     parser.add_argument("--search", type=seconds, metavar="TIME", help="run schedules for so long")
-    parser.add_argument("--workload", choices=("single", "generated", "packed", *WORKLOADS))
+    parser.add_argument("--workload", choices=("single", "generated", *BATCH_FORMS, *WORKLOADS))
     parser.add_argument(
         "--mutants", type=int, metavar="N", help="look for planted faults in so many schedules each"
     )

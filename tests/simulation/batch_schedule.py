@@ -13,6 +13,7 @@ from typing import Any
 from evaluator import Evaluator, run_batch
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.identity import is_sealed
+from evaluator.batch.merge import merge_shards
 from evaluator.batch.reading import open_batch
 from evaluator.batch.work import sample_label
 from evaluator.errors import BatchDamaged, RecordError
@@ -24,30 +25,55 @@ from tests.simulation.workload import BATCH, World
 ROWS = [{"id": f"row-{n}", "what": f"part {n}", "target": "answer"} for n in range(8)]
 EPOCHS = 2
 CONCURRENCY = 4
+SHARDS = 2
 # Each answer that a result needs: of the task and of its judge, by the result's identity.
 Needed = dict[str, Counter[str]]
 
 
-async def act(evaluator: Evaluator, path: Path, *, repair: bool, is_packed: bool) -> Any:
-    return await run_batch(
-        "ask",
-        ROWS,
-        evaluator=evaluator,
-        inputs={"what": "what"},
-        id="id",
-        target="target",
-        epochs=EPOCHS,
-        scorers=[
-            "includes",
-            {"type": "graded", "template": "judge", "inputs": {"reply": "output"}},
-        ],
-        limits={"concurrency": CONCURRENCY},
-        output=path,
-        task_files="packed" if is_packed else "each",
-        resume=True,
-        repair=repair,
-        display="none",
-    )
+# Half of the answers are expected to pass, and all do: with 8 rows this is decided at the last look but one.
+DECIDE = {"detect": 0.5, "baseline": 0.5, "stop_early": True}
+
+
+async def act(evaluator: Evaluator, path: Path, *, repair: bool, form: str) -> Any:
+    """What each process does: what is left of the batch, or of its shards and of their merge."""
+
+    async def batch(path: Path, **more: Any) -> Any:
+        return await run_batch(
+            "ask",
+            ROWS,
+            evaluator=evaluator,
+            inputs={"what": "what"},
+            id="id",
+            target="target",
+            epochs=EPOCHS,
+            scorers=[
+                "includes",
+                {"type": "graded", "template": "judge", "inputs": {"reply": "output"}},
+            ],
+            limits={"concurrency": CONCURRENCY},
+            output=path,
+            task_files="each" if form == "each" else "packed",
+            resume=True,
+            repair=repair,
+            display="none",
+            **more,
+        )
+
+    if form == "decided":
+        return await batch(path, decide=DECIDE)
+    if form == "shards" and not is_merged(path):
+        for number, shard in enumerate(shards_of(path), 1):
+            await batch(shard, select={"shard": f"{number}/{SHARDS}"})
+        merge_shards(shards_of(path), path)
+    return await batch(path)
+
+
+def is_merged(path: Path) -> bool:
+    return path.exists()
+
+
+def shards_of(path: Path) -> list[Path]:
+    return [path.with_name(f"shard-{number}") for number in range(1, SHARDS + 1)]
 
 
 def answers_of(path: Path) -> Needed:
@@ -89,7 +115,7 @@ def results_of(path: Path) -> dict[str, dict[str, Any]]:
 
 @cache
 def reference(
-    sync: str, is_packed: bool
+    sync: str, form: str
 ) -> tuple[dict[str, dict[str, Any]], int, Needed, Counter[str], float]:
     """The undisturbed batch: its results, changes of the disk, answers by result, calls, cost."""
     with folder() as root:
@@ -100,7 +126,7 @@ def reference(
             SimulatedDisk(root),
             sync,
             1,
-            lambda evaluator: act(evaluator, path, repair=False, is_packed=is_packed),
+            lambda evaluator: act(evaluator, path, repair=False, form=form),
         )
         assert done.outcome.is_complete, done.outcome
         cost = done.outcome.summary.spending.cost_usd.total
@@ -114,15 +140,15 @@ class BatchSchedule(Schedule):
         super().__init__(plan, root)
         self.path = Path(root) / "batch"
         # What is left to ask for: of each answer, how often.
-        self.left = Counter(reference(plan.sync, plan.is_packed)[3])
+        self.left = Counter(reference(plan.sync, plan.form)[3])
 
     def changes(self) -> int:
-        return reference(self.plan.sync, self.plan.is_packed)[1]
+        return reference(self.plan.sync, self.plan.form)[1]
 
     def act(self) -> Callable[[Evaluator], Any]:
         repair = self.is_damaged
-        is_packed = self.plan.is_packed
-        return lambda evaluator: act(evaluator, self.path, repair=repair, is_packed=is_packed)
+        form = self.plan.form
+        return lambda evaluator: act(evaluator, self.path, repair=repair, form=form)
 
     def check_nothing_again(self, billed: Counter[str], effects: Counter[str]) -> None:
         for digest, count in self.world.billed.items():
@@ -140,9 +166,14 @@ class BatchSchedule(Schedule):
     def look(self) -> None:
         self.is_damaged = False
         self.task = 1
-        found = self._results_found()
-        _, _, needed, asked, _ = reference(self.plan.sync, self.plan.is_packed)
-        answers = answers_of(self.path)
+        found: set[str] = set()
+        answers: Needed = {}
+        # A merge copies what the shards have.
+        for path in (*shards_of(self.path), self.path):
+            found |= self._results_found(path)
+            for identity, marks in answers_of(path).items():
+                answers[identity] = answers.get(identity, Counter()) | marks
+        _, _, needed, asked, _ = reference(self.plan.sync, self.plan.form)
         recorded: Counter[str] = Counter()
         for identity, marks in needed.items():
             recorded += marks if identity in found else answers.get(identity, Counter())
@@ -157,31 +188,31 @@ class BatchSchedule(Schedule):
         if self.last_fault() == "power":
             self.files.recorded = set(kept)
 
-    def _results_found(self) -> set[str]:
-        if not (self.path / "manifest.json").exists():
+    def _results_found(self, path: Path) -> set[str]:
+        if not (path / "manifest.json").exists():
             return set()
-        store = TaskStore(self.path / "tasks")
-        for file in self.path.glob("tasks/*/TASK-*.md"):
+        store = TaskStore(path / "tasks")
+        for file in path.glob("tasks/*/TASK-*.md"):
             try:
                 store.read(file)
             except RecordError as error:
                 self._check_damage(error)
         for error in store.damage():
             self._check_damage(error)
-        batch = BatchFolder.reader(self.path)
+        batch = BatchFolder.reader(path)
         try:
             batch.manifest()
             return {entry.identity.decode() for entry in batch.index().values()}
         except BatchDamaged as error:
             self._check_damage(error)
-        lines = (self.path / "results.jsonl").read_bytes().splitlines(keepends=True)
+        lines = (path / "results.jsonl").read_bytes().splitlines(keepends=True)
         return {json.loads(line)["identity"] for line in lines if is_sealed(line)}
 
     def check_end(self, done: Process) -> None:
         if done.error is not None:
             raise Violation(f"{type(done.error).__name__}: {done.error}")
         outcome = done.outcome
-        expected, _, _, billed, cost = reference(self.plan.sync, self.plan.is_packed)
+        expected, _, _, billed, cost = reference(self.plan.sync, self.plan.form)
         if not outcome.is_complete:
             raise Violation(f"the batch ended {outcome.ended}")
         found = results_of(self.path)
@@ -202,6 +233,13 @@ class BatchSchedule(Schedule):
         total = outcome.summary.spending.cost_usd.total
         if not self.plan.provider_faults and abs(total - cost) > 1e-9:
             raise Violation(f"the batch cost {total}, an undisturbed one {cost}")
+        if self.plan.form == "shards":
+            shards, merged = (
+                {mark for path in paths for marks in answers_of(path).values() for mark in marks}
+                for paths in (shards_of(self.path), [self.path])
+            )
+            if not shards <= merged:
+                raise Violation(f"the merged batch lacks answers of the shards: {shards - merged}")
         missing = [digest for digest, count in billed.items() if self.world.billed[digest] < count]
         if missing:
             raise Violation(f"answers that nobody paid for: {missing}")

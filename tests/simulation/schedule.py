@@ -53,6 +53,8 @@ from tests.simulation.workload import (
 
 PLACE = Path("/dev/shm" if os.path.isdir("/dev/shm") else "/tmp")
 SYNCS = ("off", "task", "step")
+# Workloads that are forms of `batch`.
+BATCH_FORMS = ("packed", "decided", "shards")
 FAULTS = ("kill", "kill", "power", "power", "full", "fails")
 BACKGROUND_FAULTS = (*FAULTS, "pause", "pause", "jump")
 QUEUE_FAULTS = (*FAULTS, "pause", "pause", "edit", "edit", "jump")
@@ -69,12 +71,13 @@ class Plan:
     sync: str
     provider_faults: float
     faults: tuple[tuple[str, float, str], ...]
-    is_packed: bool = False
+    # Of a batch: how it is recorded, or what it does besides.
+    form: str = "each"
 
     def __str__(self) -> str:
         faults = ", ".join(f"{kind} {how} at {at:.3f}" for kind, at, how in self.faults)
         return (
-            f"seed {self.seed}: {self.case}{' (packed)' if self.is_packed else ''}; sync={self.sync}; provider faults "
+            f"seed {self.seed}: {self.case} ({self.form}); sync={self.sync}; provider faults "
             f"{self.provider_faults:g}; {faults or 'undisturbed'}"
         )
 
@@ -86,13 +89,15 @@ def plan_of(seed: int, workload: str = "single") -> Plan:
     case = random.choice(list(WORKLOAD))
     return Plan(
         seed,
-        {"single": case, "packed": BATCH.name, "generated": name_of(seed)}.get(workload, workload),
+        {"single": case, "generated": name_of(seed), **dict.fromkeys(BATCH_FORMS, BATCH.name)}.get(
+            workload, workload
+        ),
         random.choice(SYNCS),
         random.choice((0.0, 0.0, 0.0, 0.1)),
         tuple(
             (kind, random.random(), random.choice(("before", "half", "after"))) for kind in kinds
         ),
-        workload == "packed",
+        workload if workload in BATCH_FORMS else "each",
     )
 
 
@@ -563,7 +568,7 @@ def warm(plan: Plan) -> type[Schedule]:
     if plan.case == BATCH.name:
         from tests.simulation import batch_schedule
 
-        batch_schedule.reference(plan.sync, plan.is_packed)
+        batch_schedule.reference(plan.sync, plan.form)
         return batch_schedule.BatchSchedule
     if plan.case == QUEUE.name:
         from tests.simulation import queue_schedule

@@ -34,7 +34,7 @@ _STARTS = cycle(range(FIRST, LAST, 61))
 
 DISK_FUNCTIONS = (
     *("open", "close", "dup", "write", "pwrite", "ftruncate", "fsync", "fdatasync"),
-    *("rename", "link", "unlink", "mkdir", "fdopen"),
+    *("rename", "link", "unlink", "mkdir", "fdopen", "make_temporary_folder"),
 )
 """The functions of `evaluator.disk` that `SimulatedDisk` replaces."""
 
@@ -296,6 +296,9 @@ class SimulatedDisk:
 
         def move() -> None:
             os.rename(source, target)
+            if os.path.isdir(target):
+                self._moved_folder(source, target)
+                return
             inode = self._inodes.pop(source)
             self._inodes[target] = inode
             self._names.append(NameChange("rename", source, target, inode))
@@ -304,6 +307,30 @@ class SimulatedDisk:
                     self._open[descriptor] = target
 
         self.change(move)
+
+    def _moved_folder(self, source: str, target: str) -> None:
+        """Notes that a folder made since the last loss of power has another name. Until that is certain, a loss of
+        power takes the folder.
+        """
+
+        def moved(path: str) -> str:
+            return target + path.removeprefix(source) if path_in(path, source) else path
+
+        self._inodes = {moved(path): inode for path, inode in self._inodes.items()}
+        self._open = {descriptor: moved(path) for descriptor, path in self._open.items()}
+        for change in self._names:
+            change.path = moved(change.path)
+            change.target = moved(change.target)
+        (made,) = (each for each in self._names if each.path == source)
+        if self._names.index(made) < self._synced_names:
+            self._synced_names -= 1
+        self._names.remove(made)
+        self._names.append(NameChange("folder", target, target, None))
+
+    def make_temporary_folder(self, prefix: str, parent: Any = None) -> str:
+        path = f"{os.fspath(parent or self.root)}/{prefix}{len(self._names)}"
+        self.mkdir(path, 0o700)
+        return path
 
     def link(
         self,
@@ -350,7 +377,11 @@ class SimulatedDisk:
     def lose_power(self, random: Random, loss: Loss) -> None:
         """Makes the files as they are after a loss of power."""
         names, folders = self._names_after(random, loss)
-        contents = {path: _content_after(inode, random, loss) for path, inode in names.items()}
+        of_inode: dict[Inode, bytes] = {}
+        for inode in names.values():
+            if inode not in of_inode:
+                of_inode[inode] = _content_after(inode, random, loss)
+        contents = {path: of_inode[inode] for path, inode in names.items()}
         shutil.rmtree(self.root)
         for folder in sorted(folders):
             os.makedirs(folder, 0o700, exist_ok=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from dataclasses import replace
 from random import Random, SystemRandom
 
 import pytest
 
+from tests.simulation import batch_schedule
 from tests.simulation.mutants import MUTANTS, found_after
 from tests.simulation.schedule import plan_of, run
 from tests.simulation.simulated_loop import Hang, SimulatedLoop
@@ -98,6 +100,27 @@ def test_a_planted_fault_is_found(name):
 def test_every_invariant_holds_for_a_batch(first, workload):
     reports = [run(plan_of(seed, workload)) for seed in range(first, first + 10)]
     assert [f"{report.plan}: {report.violation}" for report in reports if report.violation] == []
+
+
+@pytest.mark.parametrize(("workload", "count"), [("generated", 40), ("decided", 5), ("shards", 6)])
+def test_every_invariant_holds_for_generated_runs_decided_batches_and_merged_shards(
+    workload, count
+):
+    reports = [run(plan_of(seed, workload)) for seed in range(count)]
+    assert [f"{report.plan}: {report.violation}" for report in reports if report.violation] == []
+    assert sum(report.counts["completed"] for report in reports) == count
+
+
+def test_a_decided_batch_of_the_simulation_stops_at_a_look():
+    results = batch_schedule.reference("off", "decided")[0]
+    assert 0 < len(results) < len(batch_schedule.ROWS) * batch_schedule.EPOCHS
+
+
+def test_a_merged_batch_keeps_the_synced_records_of_its_shards():
+    """The merge synced neither the copied task files nor their names: a loss of power took them."""
+    plan = replace(plan_of(64, "shards"), provider_faults=0.0, faults=(("power", 0.936, "half"),))
+    assert plan.sync == "step"
+    assert run(plan).violation is None
 
 
 @pytest.mark.parametrize("workload", ["queue", "background"])

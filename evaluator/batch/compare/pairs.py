@@ -145,8 +145,8 @@ def _compared(
         if each.unfinished
     ]
     notes += [
-        f"side {side.name} {side.declared.stopped}: this interval and p are those of a fixed number "
-        "of rows; the summary of the batch has those that are valid after stopping"
+        f"side {side.name} {side.declared.stopped}: this interval and p are those of a fixed "
+        "number of rows; the summary of the batch has those that are valid after stopping"
         for side in (a, b)
         if side.declared is not None and side.declared.stopped
     ]

@@ -94,7 +94,7 @@ class About:
 
     @property
     def decision(self) -> Decision | None:
-        """What the batch had to decide. Raises: RecordError, if the manifest's record is damaged."""
+        """What the batch had to decide. Raises: RecordError, if its record is damaged."""
         return Decision.of(self.manifest)
 
 

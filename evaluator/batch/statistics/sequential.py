@@ -183,7 +183,7 @@ def _check_times(times: Sequence[float], looks: int) -> None:
     increase = all(before < after for before, after in zip((0.0, *times), times, strict=False))
     if not increase or not 1 <= len(times) <= looks:
         raise UsageError(
-            f"the times of looks are {list(times)}, expected 1 to {looks} that increase from above 0"
+            f"the times of looks are {list(times)}, expected 1 to {looks} that increase from 0"
         )
 
 
