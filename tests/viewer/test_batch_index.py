@@ -40,7 +40,16 @@ def test_an_index_that_is_read_in_steps_has_every_result_and_its_text(tmp_path: 
     assert found(index, text="s4") == ["s4", *(f"s{n}" for n in range(40, 50))]
 
 
-def test_a_page_that_does_not_wait_gets_what_is_read_so_far(tmp_path: Path) -> None:
+def test_a_page_has_the_first_results_also_where_reading_them_takes_longer(tmp_path: Path) -> None:
+    index = BatchIndex(write_batch(tmp_path / "b", numbered(50)))
+    index.update(CELLS, (), wait_s=0)
+    assert len(index) >= 7
+
+
+def test_a_page_that_does_not_wait_gets_what_is_read_so_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_index, "FIRST_S", 0)
     index = BatchIndex(write_batch(tmp_path / "b", numbered(50)))
     with index._lock:  # the reading thread cannot add its first lines before the end of this block
         index.update(CELLS, (), wait_s=0)

@@ -60,6 +60,8 @@ _RATE_S = 60.0
 LINES = 1_000
 """Lines that are read at once, while requests wait."""
 LITTLE_BYTES = 1_000_000
+FIRST_S = 3.0
+"""How long a page waits for its first results."""
 _ROW = struct.Struct("QqbHllddddddddl")
 _DOUBLE = struct.Struct("d")
 
@@ -109,6 +111,7 @@ class BatchIndex:
         self._lock = threading.RLock()
         self._left_out: frozenset[str] = frozenset()
         self._cells: frozenset[Group] = frozenset()
+        self._has_some = threading.Event()
         self._has_rows = threading.Event()
         self._has_texts = threading.Event()
         self._has_texts.set()
@@ -121,6 +124,7 @@ class BatchIndex:
     def _reset(self) -> None:
         """Forgets everything. `version` is higher after every change."""
         self.problem = ""
+        self._has_some.clear()
         self._end = 0
         self._text_end = 0
         self._seen_bytes = 0
@@ -188,7 +192,8 @@ class BatchIndex:
         """Reads what was added to the file. Only results of `cells` and without the keys in
         `left_out` are selected.
 
-        Much text is read in the background; returns after `wait_s` at the latest, see `unread`.
+        Much text is read in the background; returns after `wait_s`, see `unread`, or on a busy
+        machine when the first results are there, after FIRST_S at the latest.
         `with_texts` waits also for the texts, which are read afterwards, see `unsearched`.
         """
         with self._lock:
@@ -204,6 +209,7 @@ class BatchIndex:
             event.wait(
                 None if math.isinf(wait_s) else max(0.0, wait_s - (clock.monotonic() - begun))
             )
+        self._has_some.wait(FIRST_S)
 
     def _read_labels(self) -> None:
         """Reads the labels, if they have changed. Damaged ones are left out: the numbers of the
@@ -229,12 +235,14 @@ class BatchIndex:
             found = os.stat(self._path)
         except OSError as error:
             self.problem = f"{self._path}: cannot be read: {error.strerror}"
+            self._has_some.set()
             self._has_rows.set()
             return
         if found.st_ino != self._inode or found.st_size < self._seen_bytes:
             self._reset()
             self._inode = found.st_ino
         if found.st_size == self._seen_bytes:
+            self._has_some.set()
             self._has_rows.set()
             return
         self.problem = ""
@@ -256,6 +264,7 @@ class BatchIndex:
         except (RecordError, OSError) as error:
             self.problem = str(error)
         finally:
+            self._has_some.set()
             self._has_rows.set()
             self._has_texts.set()
 
@@ -286,6 +295,7 @@ class BatchIndex:
             ) as error:
                 problem = f"{self._path}: the line at byte {self._end} is not a result: {error!r}"
             self._append(new)
+            self._has_some.set()
             self.version += bool(found)
             self.problem = problem
             has_more = len(found) == LINES and not problem
