@@ -48,6 +48,7 @@ from evaluator.viewer.json_form import (
 from evaluator.viewer.server.background import background_page, kill_task, task_page
 from evaluator.viewer.server.batches import batch_page, batches_page, sample_page
 from evaluator.viewer.server.comparison import compare_page
+from evaluator.viewer.server.improvements import improvement_page
 from evaluator.viewer.server.project import NoSuchPage, Project
 from evaluator.viewer.server.queues import change_entry, entry_page, queue_page
 from evaluator.viewer.server.runs import run_page, runs_page
@@ -183,6 +184,7 @@ def make_app(root: Path, token: str) -> web.Application:
         "/batch/{folder}": batch_page,
         "/sample/{folder}/{key}": sample_page,
         "/compare": compare_page,
+        "/improvement/{folder}": improvement_page,
         "/queue": queue_page,
         "/queue/{folder}/{entry}": entry_page,
         "/background": background_page,
