@@ -122,7 +122,7 @@ def _tree(certificate: Certificate) -> Table:
         candidate, depth = waiting.pop()
         dropped = candidate.get("dropped")
         state = f"left after {dropped['rows']} rows" if dropped else percent(candidate["mean"])
-        name = "  " * depth + candidate["id"]
+        name = "· " * depth + candidate["id"]
         why = candidate["why"] or ("the template" if not depth else "")
         rows.append([name, state, " ".join(why.split())[:_WHY_CHARS]])
         waiting += [(child, depth + 1) for child in reversed(children.get(candidate["id"], []))]

@@ -10,10 +10,25 @@ function batchesView(data) {
   return [
     part("list", data, () => [
       make("h1", null, "Batches"),
+      data.searches.length > 0 && make("p", null, "Searches for better templates: ", dotted(...data.searches.map(([href, name]) => link(href, null, name)))),
       data.is_cut && notice(`The first ${whole(data.entries.length)} batches are shown; start \`evaluator view\` in a smaller folder for the others.`),
       data.entries.length
         ? make("form", { method: "get", action: "/compare" }, batchTable(data.entries, { last }), make("p", null, make("button", null, "Compare a with b")))
         : make("p", null, "There are no batches here yet. ", make("code", null, "evaluator batch"), " and ", make("code", null, "evaluator demo"), " make some."),
+    ]),
+  ];
+}
+
+function improvementView(data) {
+  return [
+    part("improvement", data, () => [
+      make("h1", null, data.name),
+      data.tables === null && quiet("The search has no certificate yet."),
+      data.is_own === false && notice("Another user, or another machine, has signed this certificate."),
+      data.tables && data.tables.map((each) => textTable(each)),
+      data.compare && make("p", null, link(data.compare, null, "Compare the answers to the sealed rows")),
+      data.diff && section("Changes", make("pre", { tabindex: "0" }, data.diff)),
+      data.tables && command(data.command, "Recompute it:"),
     ]),
   ];
 }

@@ -6,10 +6,10 @@
 const VIEWS = {
   start: startView, search: searchView, batches: batchesView, batch: batchView, sample: sampleView, compare: compareView,
   runs: runsView, run: runView, queue: queueView, entry: entryView, background: backgroundView, task: taskView,
-  templates: templatesView, template: templateView, label: labelView, problem: problemView, report: reportView,
+  templates: templatesView, template: templateView, improvement: improvementView, label: labelView, problem: problemView, report: reportView,
 };
 const SECTIONS = {
-  "/": ["Start", "start"], "/batches": ["Batches", "batches", "batch", "sample", "label"], "/runs": ["Runs", "runs", "run"],
+  "/": ["Start", "start"], "/batches": ["Batches", "batches", "batch", "sample", "label", "improvement"], "/runs": ["Runs", "runs", "run"],
   "/compare": ["Compare", "compare"], "/queue": ["Queue", "queue", "entry"],
   "/background": ["Background", "background", "task"], "/templates": ["Templates", "templates", "template"],
 };

@@ -48,6 +48,7 @@ from evaluator.viewer.server.background import background_page, kill_task, task_
 from evaluator.viewer.server.batches import batch_page, batches_page, sample_page
 from evaluator.viewer.server.comparison import compare_page
 from evaluator.viewer.server.control import control
+from evaluator.viewer.server.improvements import improvement_page
 from evaluator.viewer.server.labels import give_label, label_page
 from evaluator.viewer.server.project import NoSuchPage, Project
 from evaluator.viewer.server.queues import change_entry, entry_page, queue_page
@@ -185,6 +186,7 @@ def make_app(root: Path, token: str) -> web.Application:
         "/sample/{folder}/{key}": sample_page,
         "/compare": compare_page,
         "/label/{folder}": label_page,
+        "/improvement/{folder}": improvement_page,
         "/queue": queue_page,
         "/queue/{folder}/{entry}": entry_page,
         "/background": background_page,

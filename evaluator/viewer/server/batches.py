@@ -129,6 +129,10 @@ def batches_page(state: State, query: Mapping[str, str]) -> Page:
         {
             "entries": [entry_data(entry) for entry in found],
             "is_cut": len(found) == MAX_BATCHES,
+            "searches": [
+                (f"/improvement/{key}", state.project.name_of(path))
+                for key, path in state.project.folders().searches.items()
+            ],
         },
     )
 

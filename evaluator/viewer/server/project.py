@@ -1,5 +1,5 @@
-"""The folders that the viewer shows below one folder: task folders, batches, queues, and those of
-background tasks.
+"""The folders that the viewer shows below one folder: task folders, batches, queues, searches for
+better templates, and those of background tasks.
 
 They are found by looking. An address names a folder by a hash of its relative path, so that no
 address leads outside what was found. Links are not followed.
@@ -17,6 +17,7 @@ from pathlib import Path
 from evaluator.background.store import FILE_NAME as BACKGROUND
 from evaluator.batch.folder import MANIFEST, RESULTS, TASKS
 from evaluator.errors import EvaluatorError
+from evaluator.improve.certificate import LOG, TEMPLATE_FILE
 from evaluator.lazy_dataclass import dataclass
 from evaluator.queue.queue_view import DATABASE as QUEUE
 from evaluator.record.store import TaskStore
@@ -40,6 +41,7 @@ class ProjectFolders:
     batches: dict[str, Path] = field(default_factory=dict[str, Path])
     queues: dict[str, Path] = field(default_factory=dict[str, Path])
     background: dict[str, Path] = field(default_factory=dict[str, Path])
+    searches: dict[str, Path] = field(default_factory=dict[str, Path])
     is_cut: bool = False
 
 
@@ -70,6 +72,8 @@ class Project:
                 for name, kind in ((QUEUE, found.queues), (BACKGROUND, found.background))
                 if name in names
             ]
+            if is_search(names):
+                kinds.append(found.searches)
             for kind in kinds:
                 kind[self.id_of(path)] = path
             found.is_cut = number == MAX_FOLDERS
@@ -100,6 +104,10 @@ class Project:
             "background", folder_id, what="folder now; open the list of background tasks"
         )
 
+    def search(self, folder_id: str) -> Path:
+        """Raises: NoSuchPage."""
+        return self._find("searches", folder_id, what="search now; open the list of batches")
+
     def _find(self, kind: str, folder_id: str, what: str) -> Path:
         found = getattr(self._found, kind).get(folder_id) or getattr(self.folders(), kind).get(
             folder_id
@@ -123,6 +131,11 @@ def is_batch(names: set[str]) -> bool:
     name too.
     """
     return MANIFEST in names and bool({RESULTS, TASKS} & names)
+
+
+def is_search(names: set[str]) -> bool:
+    """Whether a folder with these entries is a search for a better template."""
+    return {LOG, TEMPLATE_FILE} <= names
 
 
 def is_store(names: set[str]) -> bool:
