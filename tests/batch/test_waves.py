@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from evaluator.batch import BatchResult, waves
+from evaluator.batch import BatchResult, submissions, waves
 from evaluator.batch.wave_log import WaveLog
 from evaluator.errors import BatchDamaged, UsageError
 from tests.batch.wave_driver import TWO, run_session, write_project
@@ -22,8 +22,8 @@ FORMATS = ["openai", "anthropic"]
 def hurry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(waves, "POLL_S", 0.001)
-    monkeypatch.setattr(waves, "SETTLE_S", 0.0)
-    monkeypatch.setattr(waves, "RETRY_AFTER_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(submissions, "SETTLE_S", 0.0)
+    monkeypatch.setattr(submissions, "RETRY_AFTER_S", (0.0, 0.0, 0.0))
 
 
 @pytest.fixture
@@ -340,3 +340,17 @@ def test_calls_that_run_beside_each_other_are_in_one_wave(
     result = batch.run(scorers=())
     assert result.is_complete and cost(result) == pytest.approx(server.billed, rel=1e-9)
     assert [len(each.calls) for each in batch.log().submissions.values()] == [3, 1]
+
+
+def test_a_request_with_a_secret_is_in_no_file(server: ProviderServer, tmp_path: Path) -> None:
+    secret = "sk-" + "ant-api03-" + "a1B2" * 6
+    batch = Batch(tmp_path / "b", server, "openai", rows=1)
+    rows = [{"question": secret}, {"question": "plain"}]
+    (batch.folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = batch.run(scorers=(), wait=False, keep_provider_files=True)
+    assert result.ended.state == "waiting" and len(server.interactive) == 1
+    files = [path for path in (batch.folder / "batch").rglob("*") if path.is_file()]
+    assert not [path for path in files if secret.encode() in path.read_bytes()]
+    assert not [file for file in server.files.values() if secret.encode() in file["data"]]
+    server.now += DAY_S
+    assert batch.run(scorers=(), keep_provider_files=True).is_complete and len(server.files) == 2
