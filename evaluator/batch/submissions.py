@@ -142,7 +142,7 @@ class Submissions:
                 self._index(submission)
         self._remove_requests()
         for submission in list(log.submissions.values()):
-            submission.is_upload_begun = submission.state == "intent"
+            submission.is_upload_begun = submission.upload is None
             if submission.is_open and not submission.is_sent:
                 self._check_requests(submission)
         if any(log.sent()):
@@ -180,7 +180,7 @@ class Submissions:
         path = self.requests_file(number)
         api = self._api(submission)
         try:
-            if submission.state == "intent":
+            if submission.upload is None:
                 upload = await _retried(partial(self._upload, submission))
                 if upload is not None:
                     self.log.add(number, "uploaded", upload=upload)
@@ -190,7 +190,8 @@ class Submissions:
             if submission.state == "creating" and not is_certainly_absent(error):
                 await self._find_again(submission)
                 return
-            self.log.add(number, "absent")
+            if submission.state == "creating":
+                self.log.add(number, "absent")
             if not error.retryable:
                 self.stop.ask("incomplete", self._failed(submission, "created", error))
             else:

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from evaluator import Evaluator
 from evaluator.batch import BatchResult, submissions, waves
 from evaluator.batch.wave_log import WaveLog
 from evaluator.errors import BatchDamaged, UsageError
+from evaluator.errors.results import TaskError
 from tests.batch.wave_driver import TWO, run_session, write_project
 from tests.provider_server import DAY_S, Fault, ProviderServer
 
@@ -293,6 +295,27 @@ def test_a_batch_with_running_calls_is_not_resumed_without_its_provider_batches(
     server.takes_s = DAY_S
     with pytest.raises(UsageError, match="4 calls wait in 1 provider batches"):
         batch.run(provider_batch=False, wait=False)
+    assert server.interactive == []
+
+
+@pytest.mark.parametrize("operation", ["upload", "create"])
+def test_a_refusal_ends_the_session_and_the_next_one_submits(
+    server: ProviderServer, tmp_path: Path, operation: str
+) -> None:
+    batch = Batch(tmp_path / "b", server, "openai")
+    server.faults = [Fault(operation, 403)]
+    refused = batch.run()
+    assert refused.ended.state == "incomplete" and "HTTP 403: fault 403" in refused.ended.reason
+    assert server.billed == 0
+    assert batch.run().is_complete and server.twice == [] and len(server.ledger) == 4
+
+
+def test_a_parked_task_is_not_resumed_by_itself(server: ProviderServer, tmp_path: Path) -> None:
+    batch = Batch(tmp_path / "b", server, "openai", rows=1)
+    batch.run(wait=False)
+    evaluator = Evaluator(handler="p", tasks_dir=tmp_path / "b" / "batch" / "tasks", trust=True)
+    outcome = evaluator.resume_sync(1)
+    assert isinstance(outcome, TaskError) and "waits for a provider batch" in outcome.message
     assert server.interactive == []
 
 
