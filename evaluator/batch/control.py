@@ -27,7 +27,7 @@ from evaluator.batch.identity import is_sealed, seal_line
 from evaluator.batch.options import BatchLimits
 from evaluator.batch.reading import open_batch
 from evaluator.batch.records import COUNTABLE, Verdict
-from evaluator.batch.wave_log import Submission, submissions_of
+from evaluator.batch.wave_log import submissions_of
 from evaluator.errors import (
     ConfigurationError,
     RecordError,
@@ -342,7 +342,7 @@ class BatchStatus:
     progress: Mapping[str, Any] = field(default_factory=dict[str, Any])
     commands: tuple[Command, ...] = ()
     ignored: int = 0
-    provider_batches: tuple[Submission, ...] = ()
+    provider_batches: tuple[Mapping[str, Any], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -351,7 +351,7 @@ class BatchStatus:
             "verdicts": dict(self.verdicts),
             "progress": dict(self.progress),
             "commands": [command.to_dict() for command in self.commands],
-            "provider_batches": [each.to_dict() for each in self.provider_batches],
+            "provider_batches": [dict(each) for each in self.provider_batches],
         }
 
 
@@ -404,7 +404,7 @@ def batch_status(folder: str | Path) -> BatchStatus:
         progress=progress,
         commands=tuple(commands),
         ignored=log.ignored,
-        provider_batches=submissions_of(folder, _created(reader)),
+        provider_batches=tuple(each.to_dict() for each in submissions_of(folder, _created(reader))),
     )
 
 

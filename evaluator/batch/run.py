@@ -601,6 +601,7 @@ def _make_waves(
     options = plan.options
     if not options.provider_batch and not (folder.path / PROVIDER).exists():
         return None
+    from evaluator.batch.submissions import Submissions
     from evaluator.batch.wave_log import WaveLog
     from evaluator.batch.waves import Waves
 
@@ -626,19 +627,22 @@ def _make_waves(
                     "provider_batch, or choose a model of OpenAI, of Anthropic, or of a server "
                     "with /v1/batches"
                 )
-    return Waves(
+    batches = Submissions(
         WaveLog(folder.path, created),
         limiter,
         stop,
         resolve,
         notice=lambda line: display.show("notice", line),
         scrub=services.redactor,
-        is_waiting=options.wait,
-        deadline_s=options.provider_batch_deadline,
         rest=options.provider_batch_rest,
         keep=options.keep_provider_files,
         unfinished=options.unfinished,
-        is_open=options.provider_batch,
+    )
+    return Waves(
+        batches,
+        is_parking=options.provider_batch,
+        is_waiting=options.wait,
+        deadline_s=options.provider_batch_deadline,
     )
 
 

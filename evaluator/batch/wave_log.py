@@ -106,6 +106,8 @@ class Submission:
             "model": self.label,
             "format": self.format,
             "state": self.state,
+            "is_running": self.is_sent,
+            "tag": self.tag,
             "batch": self.batch,
             "calls": len(self.calls),
             "max_cost_usd": self.max_cost_usd,

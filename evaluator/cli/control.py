@@ -4,7 +4,7 @@ process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,6 @@ from evaluator.errors.messages import visible
 
 if TYPE_CHECKING:
     from evaluator.batch.control import Action, BatchStatus, Command
-    from evaluator.batch.wave_log import Submission
 
 EXIT_REFUSED = 1
 _SHOWN = 10
@@ -64,7 +63,7 @@ def _lines_of(status: BatchStatus) -> list[str]:
     hidden = len(status.commands) - _SHOWN
     if hidden > 0:
         lines.append(f"{hidden} earlier commands; see --json")
-    lines += [_line_of_submission(each) for each in status.provider_batches]
+    lines += [_line_of_provider_batch(each) for each in status.provider_batches]
     lines += [_line_of(command) for command in status.commands[-_SHOWN:]]
     if status.ignored:
         lines.append(
@@ -79,19 +78,20 @@ def _line_of(command: Command) -> str:
     return f"command {command.id}, {command}: {command.state}{end}"
 
 
-def _line_of_submission(submission: Submission) -> str:
-    most = submission.max_cost_usd
-    cost = "unknown cost" if most is None else f"at most ${most:,.4f}"
-    if submission.state in ("collected", "deleted"):
-        paid = submission.cost_usd
-        cost = "unknown cost" if paid is None else f"${paid:,.4f}"
-    name = submission.batch or submission.tag
-    line = f"provider batch {submission.number}, {name} ({submission.label}): {submission.state}"
-    counts = [f"{count:,} {cause}" for cause, count in submission.counts.items()]
-    what = ", ".join([f"{len(submission.calls):,} calls", *counts, cost])
-    if submission.is_sent and submission.expires is not None:
-        what += f", until {datetime.fromtimestamp(submission.expires, UTC):%Y-%m-%d %H:%M} UTC"
-    return f"{line}, {what}"
+def _line_of_provider_batch(batch: Mapping[str, Any]) -> str:
+    cost = f"at most {_dollars(batch['max_cost_usd'])}"
+    if batch["counts"]:
+        cost = _dollars(batch["cost_usd"])
+    name = batch["batch"] or batch["tag"]
+    counts = [f"{count:,} {cause}" for cause, count in batch["counts"].items()]
+    what = ", ".join([batch["state"], f"{batch['calls']:,} calls", *counts, cost])
+    if batch["is_running"] and batch["expires"] is not None:
+        what += f", until {datetime.fromtimestamp(batch['expires'], UTC):%Y-%m-%d %H:%M} UTC"
+    return f"provider batch {batch['number']}, {name} ({batch['model']}): {what}"
+
+
+def _dollars(cost: float | None) -> str:
+    return "$?" if cost is None else f"${cost:,.4f}"
 
 
 def _send(folder: Path, action: Action, arguments: Sequence[str], *, as_json: bool) -> None:

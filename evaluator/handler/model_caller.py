@@ -273,9 +273,12 @@ async def _park(call: _TurnCall, parking: CallParking) -> None:
     if budget.refused is not None:
         raise budget.refused
     custom_id = parking.new_id()
+    line = _batch_line(call, batches, custom_id)
+    if not parking.may_hold(line):
+        return
     parked = ParkedCall(
         custom_id,
-        _batch_line(call, batches, custom_id),
+        line,
         batches,
         plan.config.name,
         planned=PlannedCall(

@@ -123,6 +123,10 @@ class CallParking(Protocol):
         """A custom id that no other request has."""
         ...
 
+    def may_hold(self, line: bytes) -> bool:
+        """Whether a request may be in a file: it holds no secret. Otherwise it is sent at once."""
+        ...
+
     def reserve(self, call: ParkedCall) -> None:
         """Called before the step of `call` is begun. Raises: CallRejected, if the budget does not
         allow it.

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from evaluator.batch import BatchResult, waves
+from evaluator import Evaluator
+from evaluator.batch import BatchResult, submissions, waves
 from evaluator.batch.wave_log import WaveLog
 from evaluator.errors import BatchDamaged, UsageError
+from evaluator.errors.results import TaskError
 from tests.batch.wave_driver import TWO, run_session, write_project
 from tests.provider_server import DAY_S, Fault, ProviderServer
 
@@ -22,8 +24,8 @@ FORMATS = ["openai", "anthropic"]
 def hurry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(waves, "POLL_S", 0.001)
-    monkeypatch.setattr(waves, "SETTLE_S", 0.0)
-    monkeypatch.setattr(waves, "RETRY_AFTER_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(submissions, "SETTLE_S", 0.0)
+    monkeypatch.setattr(submissions, "RETRY_AFTER_S", (0.0, 0.0, 0.0))
 
 
 @pytest.fixture
@@ -296,6 +298,27 @@ def test_a_batch_with_running_calls_is_not_resumed_without_its_provider_batches(
     assert server.interactive == []
 
 
+@pytest.mark.parametrize("operation", ["upload", "create"])
+def test_a_refusal_ends_the_session_and_the_next_one_submits(
+    server: ProviderServer, tmp_path: Path, operation: str
+) -> None:
+    batch = Batch(tmp_path / "b", server, "openai")
+    server.faults = [Fault(operation, 403)]
+    refused = batch.run()
+    assert refused.ended.state == "incomplete" and "HTTP 403: fault 403" in refused.ended.reason
+    assert server.billed == 0
+    assert batch.run().is_complete and server.twice == [] and len(server.ledger) == 4
+
+
+def test_a_parked_task_is_not_resumed_by_itself(server: ProviderServer, tmp_path: Path) -> None:
+    batch = Batch(tmp_path / "b", server, "openai", rows=1)
+    batch.run(wait=False)
+    evaluator = Evaluator(handler="p", tasks_dir=tmp_path / "b" / "batch" / "tasks", trust=True)
+    outcome = evaluator.resume_sync(1)
+    assert isinstance(outcome, TaskError) and "waits for a provider batch" in outcome.message
+    assert server.interactive == []
+
+
 @pytest.mark.parametrize("options", [{"engine": "processes"}, {"provider_batch_deadline": "soon"}])
 def test_what_cannot_work_is_refused_before_anything_runs(
     server: ProviderServer, tmp_path: Path, options: dict[str, Any]
@@ -360,3 +383,17 @@ def test_a_batch_that_stops_early_asks_look_by_look(
     assert len(answers(result)) == len(server.ledger) == taken[-1]["rows"]
     assert len(batch.counts()) == len(taken)
     assert sessions == (1 if wait else len(taken) + 1)
+
+
+def test_a_request_with_a_secret_is_in_no_file(server: ProviderServer, tmp_path: Path) -> None:
+    secret = "sk-" + "ant-api03-" + "a1B2" * 6
+    batch = Batch(tmp_path / "b", server, "openai", rows=1)
+    rows = [{"question": secret}, {"question": "plain"}]
+    (batch.folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = batch.run(scorers=(), wait=False, keep_provider_files=True)
+    assert result.ended.state == "waiting" and len(server.interactive) == 1
+    files = [path for path in (batch.folder / "batch").rglob("*") if path.is_file()]
+    assert not [path for path in files if secret.encode() in path.read_bytes()]
+    assert not [file for file in server.files.values() if secret.encode() in file["data"]]
+    server.now += DAY_S
+    assert batch.run(scorers=(), keep_provider_files=True).is_complete and len(server.files) == 2

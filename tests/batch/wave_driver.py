@@ -49,11 +49,11 @@ def write_project(folder: Path, url: str, format: str, rows: int, template: str 
 
 def hurry() -> None:
     """Waits for a provider take no time."""
-    from evaluator.batch import waves
+    from evaluator.batch import submissions, waves
 
     waves.POLL_S = 0.001
-    waves.SETTLE_S = 0.0
-    waves.RETRY_AFTER_S = (0.0, 0.0, 0.0)
+    submissions.SETTLE_S = 0.0
+    submissions.RETRY_AFTER_S = (0.0, 0.0, 0.0)
 
 
 @lru_cache(maxsize=4)
