@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator import Evaluator, HandlerConfig
@@ -26,6 +26,7 @@ def identity(sample: Sample = SAMPLE, epoch: int = 1, cell: Cell = CELL):
     return cell.identity(sample, epoch, digest(sample.inputs))
 
 
+@settings(max_examples=30)
 @given(st.dictionaries(st.text(), JSON))
 def test_the_order_of_fields_does_not_matter(value) -> None:
     assert digest(value) == digest(dict(reversed(list(value.items()))))

@@ -267,9 +267,10 @@ def test_a_proxy_makes_a_tunnel_to_a_server_whose_certificate_is_checked(
 
 def test_a_loop_that_ends_closes_the_connections_without_a_word() -> None:
     code = """
-import asyncio, gc
+import asyncio, gc, logging
 from evaluator.models.openai_compatible import OpenAICompatibleBackend
 from evaluator.testing import LoopbackServer, a_request
+logging.getLogger("asyncio").setLevel(logging.ERROR)  # not that a step took 100 ms
 with LoopbackServer() as server:
     backends = [OpenAICompatibleBackend(server.base_url) for _ in range(2)]
     async def collected():

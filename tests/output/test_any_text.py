@@ -228,7 +228,7 @@ def test_a_text_cut_anywhere_gives_a_part_of_its_value_and_says_so(value: Any) -
             assert parsed.value is None or _holds(value, parsed.value), (text[:end], parsed.value)
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=120)
 @given(FRAGMENTS | st.text(), SCHEMAS, st.sampled_from(["json", "text", "xml"]))
 def test_no_text_raises_and_the_original_is_kept(text: str, schema: str | None, kind: Any) -> None:
     parsed = parse_output(text, type=kind, schema=schema)

@@ -255,7 +255,7 @@ RECORDINGS = st.builds(
 
 
 @given(RECORDINGS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_recording_has_conversations_and_each_model_step_is_in_one(
     recording: Recording,
 ) -> None:

@@ -459,7 +459,7 @@ RECORDINGS = st.builds(
 
 
 @given(RECORDINGS, st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_view_has_a_control_character_but_newlines_tabs_and_its_own_colours(
     recording: Recording, colour: bool
 ) -> None:

@@ -95,7 +95,7 @@ def check_formatted(task: str, after: str) -> None:
     assert formatted.count("<!--") == (task + after).count("<!--")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(tasks(), BETWEEN)
 def test_formatting_keeps_the_nodes_and_is_idempotent(task: str, after: str) -> None:
     check_formatted(task, after)

@@ -392,7 +392,7 @@ PIECES = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=25).map("".join) | st.text(max_size=200))
 @example("<task><task><steps><task>")
 @example("<task><include/><task/>")
