@@ -114,7 +114,6 @@ class Journal:
         "_syncing",
         "_takeover",
         "_texts",
-        "_written",
         "id",
         "models",
         "policy",
@@ -156,9 +155,8 @@ class Journal:
         # Bytes to cut off before the first write to a reopened file; None: the file is this
         # process's already.
         self._takeover: int | None = None
-        # What the next flush writes, each with what encodes it, and the chain before it.
+        # What the next flush writes, each with what encodes it. `_chain` is the one before them.
         self._pending: list[tuple[Encode, Encoded]] = []
-        self._written = self._chain
 
     def start(self, header: Header, key: bytes | None) -> None:
         """Begins a new file; its records are signed with `key`, unless it is None.
@@ -193,7 +191,6 @@ class Journal:
         self._chain = state.chain
         if state.header is not None and state.header.version > 1:
             self._chain = state.chain._replace(key=signing_key(create=True))
-        self._written = self._chain
         self._hint_offset = state.hint_offset
         self._takeover = size - state.offset
         for step in state.steps:
@@ -308,16 +305,18 @@ class Journal:
         if scrub is not None and scrub.suspects("\n".join([r.text for _, r in self._pending])):
             self._remove_secrets(scrub)
         self._write(b"".join([record.data for _, record in self._pending]))
+        self._chain = self._pending[-1][1].chain
         self._pending.clear()
-        self._written = self._chain
 
     def _remove_secrets(self, scrub: Scrub) -> None:
         """Encodes again what the next flush writes."""
-        self._chain = self._written
-        for index, (encode, _) in enumerate(self._pending):
-            record = encode(chain=self._chain, scrub=scrub)
-            self._pending[index] = encode, record
-            self._chain = record.chain
+        chain = self._chain
+        pending: list[tuple[Encode, Encoded]] = []
+        for encode, _ in self._pending:
+            record = encode(chain=chain, scrub=scrub)
+            pending.append((encode, record))
+            chain = record.chain
+        self._pending = pending
 
     def flush_end(self) -> bool:
         """As `flush`, for the end of a step. Returns: False, if it is only written in this turn of
@@ -426,9 +425,8 @@ class Journal:
 
     def _add(self, encode: Encode) -> None:
         """Raises: UsageError, if a value in it is not JSON."""
-        record = encode(chain=self._chain)
-        self._pending.append((encode, record))
-        self._chain = record.chain
+        chain = self._pending[-1][1].chain if self._pending else self._chain
+        self._pending.append((encode, encode(chain=chain)))
 
     def _count_model(self, start: StepStart) -> None:
         if start.kind == "model":
