@@ -39,6 +39,7 @@ def print_dry_run(
 
     costs = asyncio.run(plan_costs(evaluator, plan, like))
     refused = list(dict.fromkeys(_refusals(evaluator, plan)))
+    deciding = plan.deciding
     if as_json:
         print_json(
             {
@@ -46,6 +47,7 @@ def print_dry_run(
                 "cells": len(plan.cells),
                 "epochs": plan.options.epochs,
                 "scorers": [scorer.name for scorer in plan.scorers],
+                "decision": None if deciding is None else deciding.decision.design.to_dict(),
                 "notices": list(plan.notices),
                 "refused": refused,
             }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 QUIZ = (
@@ -14,7 +15,9 @@ QUIZ = (
 )
 
 
-def test_the_command_plans_and_stops_and_compares(cli: Any, write: Callable[..., Any]) -> None:
+def test_the_command_plans_and_stops_and_compares(
+    cli: Any, write: Callable[..., Any], tmp_path: Path
+) -> None:
     rows = [{"id": n, "question": f"{n}?", "target": f"t{n}"} for n in range(60)]
     write("project/rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     write("templates/quiz.xml", QUIZ)
@@ -27,11 +30,17 @@ def test_the_command_plans_and_stops_and_compares(cli: Any, write: Callable[...,
     assert planned.code == 0, planned.err
     size = re.search(r"at most (\d+) rows, 1 epoch each, with 5 looks", planned.err)
     assert size is not None and f"{int(size[1])} samples" in planned.out
+    as_json = json.loads(cli("batch", "project/b.toml", "--dry-run", "--json").out)
+    assert as_json["decision"]["rows"] == int(size[1]) == as_json["samples"]
     assert re.search(r"note: stopping early takes \d+ % of the expected cost", planned.out)
     assert "on average" in planned.err and "--like FOLDER measures it" in planned.err
     done = cli("batch", "project/b.toml", "--output", "first", "--progress", "plain")
     assert done.code == 0 and re.search(r"stopped at look \d of 5: a difference is shown", done.out)
     assert "look 1 of 5" in done.err
+    results = (tmp_path / "first" / "results.jsonl").read_bytes()
+    again = cli("batch", "--resume", "first")
+    assert again.code == 0 and "of 5: a difference is shown" in again.out
+    assert (tmp_path / "first" / "results.jsonl").read_bytes() == results
     # The folder is relative to where the command was started, the definition's to its file.
     second = cli("batch", "project/b.toml", "--baseline", "first", "--output", "second")
     assert second.code == 0 and "the difference to detect is improbable" in second.out
