@@ -7,7 +7,7 @@ records of an earlier one comes to the same end. Resuming and verifying do just 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum
 from random import Random
@@ -194,11 +194,14 @@ class Search:
         champion, best = _best(state.pool)
         rows = self._selection
         looks = max(1, min(LOOKS, len(rows) // LEAST_ROWS_OF_LOOK))
+        clusters = self._clusters_of(rows)
         ends = [len(rows) * (look + 1) // looks for look in range(looks)]
         found: dict[str, dict[str, Outcome]] = {each.id: {} for each in candidates}
         left = list(candidates)
         dropped: dict[str, Any] = {}
-        for look, end in enumerate(ends if candidates else ()):
+        if not candidates:
+            return {}, {}
+        for look, end in enumerate(ends):
             start = ends[look - 1] if look else 0
             for candidate in left:
                 part = await self._evidence.evaluate(
@@ -214,9 +217,9 @@ class Search:
             losers = race(
                 values,
                 [stop / len(rows) for stop in ends[: look + 1]],
-                looks,
-                variants,
-                [row.cluster for row in rows[:end]] if self._settings.is_clustered else None,
+                looks=looks,
+                variants=variants,
+                clusters=[clusters[row] for row in seen] if clusters else None,
                 alpha=min(MAX_RACE_ALPHA, RACE_ALPHA * variants * (variants - 1) / 2),
             )
             for loser in losers:
@@ -247,7 +250,7 @@ class Search:
         chosen = choose_finalist(
             state.pool,
             self._settings.margin,
-            {row.id: row.cluster for row in self._selection} if self._is_clustered else None,
+            self._clusters_of(self._selection),
         )
         if chosen is None:
             self._record("nothing", {"reason": "no candidate was better on the selection rows"})
@@ -263,7 +266,7 @@ class Search:
         decision = decide(
             before,
             after,
-            {row.id: row.cluster for row in rows} if self._is_clustered else None,
+            self._clusters_of(rows),
             claim=claim,
             look=look,
             margin=self._settings.margin,
@@ -271,9 +274,11 @@ class Search:
         self._record("decision", {"candidate": finalist.id, **decision.to_dict()})
         return decision
 
-    @property
-    def _is_clustered(self) -> bool:
-        return self._settings.is_clustered
+    def _clusters_of(self, rows: Sequence[Row]) -> Mapping[str, Hashable] | None:
+        """The clusters of rows by their ids; None if each row is a cluster of its own."""
+        if not self._settings.is_clustered:
+            return None
+        return {row.id: row.cluster for row in rows}
 
 
 Pool = Mapping[str, tuple[Candidate, Outcomes]]
@@ -324,7 +329,9 @@ def choose_finalist(
         gain = found.mean or 0.0
         # One row of slack where no answer differs.
         spread = max(found.se or 0.0, 1 / len(rows))
-        claims: list[tuple[float, Claim]] = [(gain / spread, "better")] if gain > 0 else []
+        claims: list[tuple[float, Claim]] = []
+        if gain > 0:
+            claims.append((gain / spread, "better"))
         if margin is not None and _price(outcomes) < CHEAPER * _price(base) and gain > -margin:
             claims.append(((gain + margin) / spread, "cheaper"))
         for support, claim in claims:
