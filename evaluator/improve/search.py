@@ -7,13 +7,13 @@ records of an earlier one comes to the same end. Resuming and verifying do just 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import fsum
 from random import Random
 from typing import Any, Protocol
 
-from evaluator.batch.statistics import race
+from evaluator.batch.statistics import mean_difference, race
 from evaluator.errors import EvaluatorError
 from evaluator.improve.decide import Claim, Decision, Outcome, decide, paired_difference
 from evaluator.improve.edits import Edit, edit_to_dict
@@ -27,8 +27,6 @@ RACE_ALPHA = 0.1
 dropped by mistake costs power and no validity, so it is high.
 """
 MAX_RACE_ALPHA = 0.9
-CHEAPER = 0.98
-"""A candidate is cheaper if its price is below this share of the template's."""
 BASE = "c0"
 
 Outcomes = Mapping[str, Outcome]
@@ -332,8 +330,11 @@ def choose_finalist(
         claims: list[tuple[float, Claim]] = []
         if gain > 0:
             claims.append((gain / spread, "better"))
-        if margin is not None and _price(outcomes) < CHEAPER * _price(base) and gain > -margin:
-            claims.append(((gain + margin) / spread, "cheaper"))
+        saved = mean_difference([base[row].price - outcomes[row].price for row in rows], groups)
+        if margin is not None and gain > -margin and (saved.mean or 0.0) > 0:
+            # A claim is as weak as the weaker of its two parts.
+            price_support = (saved.mean or 0.0) / saved.se if saved.se else math.inf
+            claims.append((min((gain + margin) / spread, price_support), "cheaper"))
         for support, claim in claims:
             key = support, -_price(outcomes), candidate, claim
             if best is None or key[:2] > best[:2]:
@@ -346,8 +347,8 @@ def _best(pool: Pool) -> tuple[Candidate, Outcomes]:
 
 
 def _mean(outcomes: Outcomes) -> float:
-    return fsum(each.score for each in outcomes.values()) / len(outcomes)
+    return math.fsum(each.score for each in outcomes.values()) / len(outcomes)
 
 
 def _price(outcomes: Outcomes) -> float:
-    return fsum(each.price for each in outcomes.values()) / len(outcomes)
+    return math.fsum(each.price for each in outcomes.values()) / len(outcomes)
