@@ -142,15 +142,21 @@ def make_content(
     """The content of a certificate. `begin` is the first entry of the log."""
     rounds = [values for kind, values in events if kind == "round"]
     chosen = next((values for kind, values in events if kind == "finalist"), None)
+    candidate = None
     known = {candidate["id"]: candidate for event in rounds for candidate in event["candidates"]}
+    if chosen is not None:
+        candidate = known[chosen["candidate"]]
+    decided = None
+    if decision is not None:
+        decided = decision.to_dict()
     return {
         "format": FORMAT,
         **{name: begin[name] for name in begin if name not in ("id", "event", "rows")},
         "mean": next(values["mean"] for kind, values in events if kind == "base"),
         "rounds": [{key: event[key] for key in event if key != "event"} for event in rounds],
         "budget": next((values["reason"] for kind, values in events if kind == "budget"), None),
-        "candidate": None if chosen is None else known[chosen["candidate"]],
-        "decision": None if decision is None else decision.to_dict(),
+        "candidate": candidate,
+        "decision": decided,
         "price_unit": price_unit,
         "batches": dict(sorted(batches.items())),
         "events": digest([dict(values) for _, values in events]),
@@ -195,7 +201,13 @@ async def verify(path: Path) -> Verification:
         decision = await Search(evidence, split, settings, recorder.record).run(begin["base"])
     except OutOfBudget as error:
         raise RecordError(f"{folder}: the search is not complete: {error}") from error
-    again = make_content(begin, recorder.events, decision, evidence.batches, evidence.price_unit)
+    again = make_content(
+        begin,
+        recorder.events,
+        decision=decision,
+        batches=evidence.batches,
+        price_unit=evidence.price_unit,
+    )
     again = json.loads(json.dumps(again))
     if again != certificate.content:
         different = ", ".join(

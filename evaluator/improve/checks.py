@@ -151,7 +151,9 @@ class CandidateChecker:
 
 def input_names(node: TopLevel) -> list[str]:
     """The names of a template's inputs, or of a function's parameters."""
-    return [one.name for one in (node.params if isinstance(node, Function) else node.inputs)]
+    if isinstance(node, Function):
+        return [one.name for one in node.params]
+    return [one.name for one in node.inputs]
 
 
 def _markup_in(node: TopLevel) -> Iterator[str]:

@@ -9,6 +9,7 @@ levels.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from math import fsum
 from typing import Literal
 
@@ -96,9 +97,11 @@ def paired_difference(
         only_a = sum(1 for a, b in zip(before, after, strict=True) if a and not b)
         only_b = sum(1 for a, b in zip(before, after, strict=True) if b and not a)
         neither = len(before) - both - only_a - only_b
-        return mcnemar_difference(both, only_a, only_b, neither, confidence)
+        return mcnemar_difference(
+            both, only_a, only_b=only_b, neither=neither, confidence=confidence
+        )
     differences = [b - a for a, b in zip(before, after, strict=True)]
-    return mean_difference(differences, clusters, confidence)
+    return mean_difference(differences, clusters, confidence=confidence)
 
 
 def decide(
@@ -117,29 +120,34 @@ def decide(
     confidence = 1 - level
     ids = list(before)
     pairs = [row for row in ids if before[row].value is not None and after[row].value is not None]
-    difference = _difference(before, after, pairs, clusters, confidence)
+    compared = partial(_difference, clusters=clusters, confidence=confidence)
+    difference = compared(before, after, ids=pairs)
     worst: PairedDifference | None = difference
     values = [each.score for side in (before, after) for each in side.values()]
     if len(pairs) < len(ids):
         worst = None
         if all(0 <= value <= 1 for value in values):
-            worst = _difference(
+            worst = compared(
                 {row: _filled(before[row], 1.0) for row in ids},
                 {row: _filled(after[row], 0.0) for row in ids},
-                ids,
-                clusters,
-                confidence,
+                ids=ids,
             )
     prices = mean_difference(
         [after[row].price - before[row].price for row in ids],
-        None if clusters is None else [clusters[row] for row in ids],
-        confidence,
+        _groups(clusters, ids),
+        confidence=confidence,
     )
-    is_met, reason = _judge(claim, difference, worst, prices, level=level, margin=margin)
-    means = [
-        fsum(side[row].score for row in pairs) / len(pairs) if pairs else None
-        for side in (before, after)
-    ]
+    is_met, reason = _judge(
+        claim, difference, worst=worst, prices=prices, level=level, margin=margin
+    )
+    means: list[float | None] = [None, None]
+    if pairs:
+        means = [fsum(side[row].score for row in pairs) / len(pairs) for side in (before, after)]
+    worst_p = None
+    worst_low = None
+    if worst is not None:
+        worst_p = worst.p
+        worst_low = worst.low
     return Decision(
         claim=claim,
         accepted=is_met,
@@ -157,8 +165,8 @@ def decide(
         n=len(pairs),
         of=len(ids),
         clusters=difference.clusters,
-        worst_p=None if worst is None else worst.p,
-        worst_low=None if worst is None else worst.low,
+        worst_p=worst_p,
+        worst_low=worst_low,
         margin=margin,
         price_before=fsum(before[row].price for row in ids) / len(ids),
         price_after=fsum(after[row].price for row in ids) / len(ids),
@@ -172,6 +180,7 @@ def decide(
 def _difference(
     before: Mapping[str, Outcome],
     after: Mapping[str, Outcome],
+    *,
     ids: Sequence[str],
     clusters: Mapping[str, Hashable] | None,
     confidence: float,
@@ -179,9 +188,15 @@ def _difference(
     return paired_difference(
         [before[row].score for row in ids],
         [after[row].score for row in ids],
-        None if clusters is None else [clusters[row] for row in ids],
-        confidence,
+        clusters=_groups(clusters, ids),
+        confidence=confidence,
     )
+
+
+def _groups(clusters: Mapping[str, Hashable] | None, ids: Sequence[str]) -> list[Hashable] | None:
+    if clusters is None:
+        return None
+    return [clusters[row] for row in ids]
 
 
 def _filled(outcome: Outcome, value: float) -> Outcome:
@@ -193,9 +208,9 @@ def _filled(outcome: Outcome, value: float) -> Outcome:
 def _judge(
     claim: Claim,
     difference: PairedDifference,
+    *,
     worst: PairedDifference | None,
     prices: PairedDifference,
-    *,
     level: float,
     margin: float | None,
 ) -> tuple[bool, str]:
@@ -209,7 +224,9 @@ def _judge(
             return False, f"a loss of more than the margin is not excluded{where}"
     if claim == "cheaper" and (prices.high is None or prices.high >= 0):
         return False, "the price is not significantly lower"
-    return True, "the gain is significant" if claim == "better" else "cheaper, and not worse"
+    if claim == "better":
+        return True, "the gain is significant"
+    return True, "cheaper, and not worse"
 
 
 def count_look(search: str, rows: Iterable[str]) -> int:

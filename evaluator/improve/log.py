@@ -35,7 +35,7 @@ class SealedLog:
         self.path = path
         self.entries = [_content(line) for line in lines]
         self._descriptor = descriptor
-        self._last = _hash(lines[-1] if lines else b"")
+        self._last = _hash(b"".join(lines[-1:]))
 
     def append(self, entry: Mapping[str, Any]) -> None:
         """Writes an entry, which is on the disk when this returns.

@@ -145,7 +145,10 @@ def _chosen(results: Mapping[str, SampleResult], draws: Random) -> list[SampleRe
     failed: list[SampleResult] = []
     others: list[SampleResult] = []
     for result in results.values():
-        (others if result.verdict is Verdict.PASSED else failed).append(result)
+        if result.verdict is Verdict.PASSED:
+            others.append(result)
+        else:
+            failed.append(result)
     chosen: list[SampleResult] = []
     for part, most in ((failed, FAILURES), (others, SUCCESSES)):
         # Of the methods of Random, only this one gives the same numbers in every version.

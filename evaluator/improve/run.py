@@ -152,15 +152,15 @@ class SearchPlan:
         limit = self.batch.options.limits.max_cost
         calls = "any number of" if self.calls is None else f"at most {self.calls}"
         cost = "unknown" if self.expected_usd is None else f"about ${self.expected_usd:,.2f}"
+        most = "no limit (--max-cost)" if limit is None else f"never more than ${limit:,.2f}"
+        unused = f"; {self.split.unused:,} more are not needed" if self.split.unused else ""
         return [
             f"{parts['train']:,} train, {parts['selection']:,} selection and "
-            f"{parts['sealed']:,} sealed rows"
-            + (f"; {self.split.unused:,} more are not needed" if self.split.unused else ""),
+            f"{parts['sealed']:,} sealed rows{unused}",
             str(self.reach),
             f"at most {self.evaluations:,} answers with {calls} calls each, and "
             f"{2 * self.options.rounds} calls of the proposer",
-            f"expected cost: {cost}; "
-            + ("no limit (--max-cost)" if limit is None else f"never more than ${limit:,.2f}"),
+            f"expected cost: {cost}; {most}",
         ]
 
 
@@ -338,7 +338,11 @@ async def run_search(plan: SearchPlan) -> Certificate:
         search = Search(evidence, plan.split, settings, recorder.record)
         decision = await search.run(begin["base"])
         content = make_content(
-            log.entries[0], recorder.events, decision, evidence.batches, evidence.price_unit
+            log.entries[0],
+            recorder.events,
+            decision=decision,
+            batches=evidence.batches,
+            price_unit=evidence.price_unit,
         )
         content = json.loads(json.dumps(content))
         measured = make_measured(folder, evidence.spent, content)

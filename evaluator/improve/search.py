@@ -7,13 +7,13 @@ records of an earlier one comes to the same end. Resuming and verifying do just 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field
-from math import fsum
 from random import Random
 from typing import Any, Protocol
 
-from evaluator.batch.statistics import race
+from evaluator.batch.statistics import mean_difference, race
 from evaluator.errors import EvaluatorError
 from evaluator.improve.decide import Claim, Decision, Outcome, decide, paired_difference
 from evaluator.improve.edits import Edit, edit_to_dict
@@ -28,8 +28,6 @@ RACE_ALPHA = 0.1
 dropped by mistake costs power and no validity, so it is high.
 """
 MAX_RACE_ALPHA = 0.9
-CHEAPER = 0.98
-"""A candidate is cheaper if its price is below this share of the template's."""
 BASE = "c0"
 
 Outcomes = Mapping[str, Outcome]
@@ -195,11 +193,14 @@ class Search:
         champion, best = _best(state.pool)
         rows = self._selection
         looks = max(1, min(LOOKS, len(rows) // LEAST_ROWS_OF_LOOK))
+        clusters = self._clusters_of(rows)
         ends = [len(rows) * (look + 1) // looks for look in range(looks)]
         found: dict[str, dict[str, Outcome]] = {each.id: {} for each in candidates}
         left = list(candidates)
         dropped: dict[str, Any] = {}
-        for look, end in enumerate(ends if candidates else ()):
+        if not candidates:
+            return {}, {}
+        for look, end in enumerate(ends):
             start = ends[look - 1] if look else 0
             for candidate in left:
                 part = await self._evidence.evaluate(
@@ -215,9 +216,9 @@ class Search:
             losers = race(
                 values,
                 [stop / len(rows) for stop in ends[: look + 1]],
-                looks,
-                variants,
-                [row.cluster for row in rows[:end]] if self._settings.is_clustered else None,
+                looks=looks,
+                variants=variants,
+                clusters=[clusters[row] for row in seen] if clusters else None,
                 alpha=min(MAX_RACE_ALPHA, RACE_ALPHA * variants * (variants - 1) / 2),
             )
             for loser in losers:
@@ -248,7 +249,7 @@ class Search:
         chosen = choose_finalist(
             state.pool,
             self._settings.margin,
-            {row.id: row.cluster for row in self._selection} if self._is_clustered else None,
+            self._clusters_of(self._selection),
         )
         if chosen is None:
             self._record("nothing", {"reason": "no candidate was better on the selection rows"})
@@ -264,7 +265,7 @@ class Search:
         decision = decide(
             before,
             after,
-            {row.id: row.cluster for row in rows} if self._is_clustered else None,
+            self._clusters_of(rows),
             claim=claim,
             look=look,
             margin=self._settings.margin,
@@ -272,9 +273,11 @@ class Search:
         self._record("decision", {"candidate": finalist.id, **decision.to_dict()})
         return decision
 
-    @property
-    def _is_clustered(self) -> bool:
-        return self._settings.is_clustered
+    def _clusters_of(self, rows: Sequence[Row]) -> Mapping[str, Hashable] | None:
+        """The clusters of rows by their ids; None if each row is a cluster of its own."""
+        if not self._settings.is_clustered:
+            return None
+        return {row.id: row.cluster for row in rows}
 
 
 Pool = Mapping[str, tuple[Candidate, Outcomes]]
@@ -325,9 +328,14 @@ def choose_finalist(
         gain = found.mean or 0.0
         # One row of slack where no answer differs.
         spread = max(found.se or 0.0, 1 / len(rows))
-        claims: list[tuple[float, Claim]] = [(gain / spread, "better")] if gain > 0 else []
-        if margin is not None and _price(outcomes) < CHEAPER * _price(base) and gain > -margin:
-            claims.append(((gain + margin) / spread, "cheaper"))
+        claims: list[tuple[float, Claim]] = []
+        if gain > 0:
+            claims.append((gain / spread, "better"))
+        saved = mean_difference([base[row].price - outcomes[row].price for row in rows], groups)
+        if margin is not None and gain > -margin and (saved.mean or 0.0) > 0:
+            # A claim is as weak as the weaker of its two parts.
+            price_support = (saved.mean or 0.0) / saved.se if saved.se else math.inf
+            claims.append((min((gain + margin) / spread, price_support), "cheaper"))
         for support, claim in claims:
             key = support, -_price(outcomes), candidate, claim
             if best is None or key[:2] > best[:2]:
@@ -340,8 +348,8 @@ def _best(pool: Pool) -> tuple[Candidate, Outcomes]:
 
 
 def _mean(outcomes: Outcomes) -> float:
-    return fsum(each.score for each in outcomes.values()) / len(outcomes)
+    return math.fsum(each.score for each in outcomes.values()) / len(outcomes)
 
 
 def _price(outcomes: Outcomes) -> float:
-    return fsum(each.price for each in outcomes.values()) / len(outcomes)
+    return math.fsum(each.price for each in outcomes.values()) / len(outcomes)

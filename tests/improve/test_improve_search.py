@@ -254,3 +254,16 @@ def test_looks_are_counted_by_rows_in_a_file_that_shows_changes(
     ledger.write_bytes(b"".join(lines.splitlines(keepends=True)[1:]))
     with pytest.raises(RecordError, match="line 1"):
         count_look("e", ["r1"])
+
+
+def test_a_price_that_is_lower_by_chance_does_not_replace_the_claim_of_a_gain() -> None:
+    base = outcomes([0.0] * 30 + [1.0] * 30)
+    better = {
+        row: Outcome(1.0, True, 0.97 if int(row) % 2 else 1.02) for row in outcomes([1.0] * 60)
+    }
+    cheaper = {row: Outcome(each.value, each.passed, 0.5) for row, each in base.items()}
+    pool = {"c0": (Candidate("c0"), base), "c1": (Candidate("c1"), better)}
+    assert choose_finalist(pool, 0.05, None) == (Candidate("c1"), "better")
+    pool["c1"] = Candidate("c1"), cheaper
+    assert choose_finalist(pool, 0.05, None) == (Candidate("c1"), "cheaper")
+    assert choose_finalist(pool, None, None) is None
