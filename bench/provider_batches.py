@@ -46,7 +46,14 @@ class Tally:
 
 
 def run(
-    driver: Driver, folder: Path, format: str, rows: int, faults: tuple[Fault, ...], tally: Tally, fate: str, **kill: object
+    driver: Driver,
+    folder: Path,
+    format: str,
+    rows: int,
+    faults: tuple[Fault, ...],
+    tally: Tally,
+    fate: str,
+    **kill: object,
 ) -> list[str]:
     """One batch, killed once and resumed until it is complete. Returns: the effects of its last session."""
     with ProviderServer() as server:
@@ -79,14 +86,25 @@ def run(
         return list(found["effects"])
 
 
-def kill_everywhere(folder: Path, rows: int, tally: Tally, faults: tuple[tuple[Fault, ...], ...]) -> None:
+def kill_everywhere(
+    folder: Path, rows: int, tally: Tally, faults: tuple[tuple[Fault, ...], ...]
+) -> None:
     with Driver() as driver:
         for format in ("openai", "anthropic"):
             for number, some in enumerate(faults):
                 place = folder / f"{format}-{number}"
                 effects = run(driver, place / "whole", format, rows, some, tally, "succeeded")
                 for kill_at in range(len(effects)):
-                    run(driver, place / str(kill_at), format, rows, some, tally, "succeeded", kill_at=kill_at)
+                    run(
+                        driver,
+                        place / str(kill_at),
+                        format,
+                        rows,
+                        some,
+                        tally,
+                        "succeeded",
+                        kill_at=kill_at,
+                    )
 
 
 def kill_at_random(folder: Path, rows: int, tally: Tally, count: int) -> None:
@@ -97,7 +115,9 @@ def kill_at_random(folder: Path, rows: int, tally: Tally, count: int) -> None:
             some = chance.choice(FAULTS)
             after_s = chance.uniform(0.0, 0.4)
             place = folder / f"random-{number}"
-            run(driver, place, format, rows, some, tally, chance.choice(FATES), kill_after_s=after_s)
+            run(
+                driver, place, format, rows, some, tally, chance.choice(FATES), kill_after_s=after_s
+            )
 
 
 PARKED = """
@@ -116,12 +136,17 @@ def parked(folder: Path, count: int) -> list[tuple[str, float, float]]:
     found: list[tuple[str, float, float]] = []
     with ProviderServer() as server:
         write_project(folder, server.url, "openai", 0)
-        lines = (json.dumps({"id": f"r{n}", "question": f"What is {n}? " * 20, "target": "1"}) for n in range(count))
+        lines = (
+            json.dumps({"id": f"r{n}", "question": f"What is {n}? " * 20, "target": "1"})
+            for n in range(count)
+        )
         (folder / "rows.jsonl").write_text("".join(line + "\n" for line in lines))
         for _ in range(2):
             command = [sys.executable, "-c", PARKED, str(folder)]
             root = str(Path(__file__).parents[1])
-            done = subprocess.run(command, capture_output=True, text=True, check=False, env={"PYTHONPATH": root})
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, env={"PYTHONPATH": root}
+            )
             if done.returncode:
                 raise RuntimeError(done.stderr)
             found.append(tuple(json.loads(done.stdout)))
@@ -131,7 +156,9 @@ def parked(folder: Path, count: int) -> list[tuple[str, float, float]]:
 
 def main() -> None:
     parser = parser_for(__doc__)
-    parser.add_argument("--random", type=int, default=1000, help="batches that are killed at a random time")
+    parser.add_argument(
+        "--random", type=int, default=1000, help="batches that are killed at a random time"
+    )
     parser.add_argument("--parked", type=int, default=50_000, help="samples that are parked")
     parser.add_argument("--rows", type=int, default=3, help="rows of a batch that is killed")
     parser.add_argument("--faults", type=int, default=len(FAULTS), help="so many of the faults")
@@ -153,7 +180,9 @@ def main() -> None:
     for name, (state, memory, seconds) in zip(("parks", "collects"), sessions, strict=True):
         what = f"a session that {name} {args.parked:,} samples ({state})"
         figures.append(Figure(f"{what}: peak memory", memory, "MB", 600))
-        figures.append(Figure(f"{what}: processor time a sample", 1000 * seconds / args.parked, "ms"))
+        figures.append(
+            Figure(f"{what}: processor time a sample", 1000 * seconds / args.parked, "ms")
+        )
     report(figures, as_json=args.json)
 
 

@@ -13,7 +13,17 @@ from tests.batch.wave_driver import write_project
 from tests.cli.conftest import Run
 from tests.provider_server import DAY_S, ProviderServer
 
-COMMAND = ("batch", "--library", "quiz.xml", "--template", "quiz", "--rows", "rows.jsonl", "--scorer", "exact")
+COMMAND = (
+    "batch",
+    "--library",
+    "quiz.xml",
+    "--template",
+    "quiz",
+    "--rows",
+    "rows.jsonl",
+    "--scorer",
+    "exact",
+)
 
 
 @pytest.fixture
@@ -29,7 +39,9 @@ def project(server: ProviderServer, tmp_path: Path) -> Path:
     return tmp_path / "p"
 
 
-def test_a_batch_is_submitted_shown_and_collected(cli: Run, project: Path, server: ProviderServer) -> None:
+def test_a_batch_is_submitted_shown_and_collected(
+    cli: Run, project: Path, server: ProviderServer
+) -> None:
     submitted = cli(
         *COMMAND, "--handler", "p", "--output", "b", "--provider-batch", "--trust", cwd=project
     )
@@ -38,7 +50,9 @@ def test_a_batch_is_submitted_shown_and_collected(cli: Run, project: Path, serve
     assert "waiting: 4 calls wait in 1 provider batches, at the latest until 20" in submitted.err
     assert "resume with: evaluator batch --resume b" in submitted.err
     status = cli("batch", "status", "b", cwd=project)
-    assert "provider batch 1, batch_2 (openai/gpt-4o-mini): created, 4 calls, at most $" in status.out
+    assert (
+        "provider batch 1, batch_2 (openai/gpt-4o-mini): created, 4 calls, at most $" in status.out
+    )
     server.now += DAY_S
     collected = cli("batch", "--resume", "b", "--trust", cwd=project)
     assert collected.code == 0
@@ -65,5 +79,7 @@ def test_a_cancelled_batch_keeps_the_answers_that_were_paid(
 
 
 def test_a_model_without_a_batch_api_is_refused(cli: Run, project: Path) -> None:
-    refused = cli(*COMMAND, "--model", "simulated/default", "--provider-batch", "--trust", cwd=project)
+    refused = cli(
+        *COMMAND, "--model", "simulated/default", "--provider-batch", "--trust", cwd=project
+    )
     assert refused.code == 2 and "has no batch API" in refused.err
