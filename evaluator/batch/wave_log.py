@@ -24,6 +24,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -106,8 +107,6 @@ class Submission:
             "model": self.label,
             "format": self.format,
             "state": self.state,
-            "is_running": self.is_sent,
-            "tag": self.tag,
             "batch": self.batch,
             "calls": len(self.calls),
             "max_cost_usd": self.max_cost_usd,
@@ -115,7 +114,18 @@ class Submission:
             "expires": self.expires,
             "counts": dict(self.counts),
             "reason": self.reason,
+            "text": str(self),
         }
+
+    def __str__(self) -> str:
+        cost = f"at most {_dollars(self.max_cost_usd)}"
+        if self.counts:
+            cost = _dollars(self.cost_usd)
+        counts = [f"{count:,} {cause}" for cause, count in self.counts.items()]
+        what = ", ".join([self.state, f"{len(self.calls):,} calls", *counts, cost])
+        if self.is_sent and self.expires is not None:
+            what += f", until {datetime.fromtimestamp(self.expires, UTC):%Y-%m-%d %H:%M} UTC"
+        return f"provider batch {self.number}, {self.batch or self.tag} ({self.label}): {what}"
 
 
 class WaveLog:
@@ -227,6 +237,10 @@ class WaveLog:
     def _signed(self, entry: Mapping[str, Any]) -> bytes:
         content = {name: value for name, value in entry.items() if name not in _NOT_SIGNED}
         return json.dumps({"batch": self._created, **content}, sort_keys=True).encode()
+
+
+def _dollars(cost: float | None) -> str:
+    return "$?" if cost is None else f"${cost:,.4f}"
 
 
 def submissions_of(folder: str | Path, created: str) -> tuple[Submission, ...]:

@@ -4,9 +4,8 @@ process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +62,7 @@ def _lines_of(status: BatchStatus) -> list[str]:
     hidden = len(status.commands) - _SHOWN
     if hidden > 0:
         lines.append(f"{hidden} earlier commands; see --json")
-    lines += [_line_of_provider_batch(each) for each in status.provider_batches]
+    lines += [each["text"] for each in status.provider_batches]
     lines += [_line_of(command) for command in status.commands[-_SHOWN:]]
     if status.ignored:
         lines.append(
@@ -76,22 +75,6 @@ def _lines_of(status: BatchStatus) -> list[str]:
 def _line_of(command: Command) -> str:
     end = f": {command.message}" if command.message else ""
     return f"command {command.id}, {command}: {command.state}{end}"
-
-
-def _line_of_provider_batch(batch: Mapping[str, Any]) -> str:
-    cost = f"at most {_dollars(batch['max_cost_usd'])}"
-    if batch["counts"]:
-        cost = _dollars(batch["cost_usd"])
-    name = batch["batch"] or batch["tag"]
-    counts = [f"{count:,} {cause}" for cause, count in batch["counts"].items()]
-    what = ", ".join([batch["state"], f"{batch['calls']:,} calls", *counts, cost])
-    if batch["is_running"] and batch["expires"] is not None:
-        what += f", until {datetime.fromtimestamp(batch['expires'], UTC):%Y-%m-%d %H:%M} UTC"
-    return f"provider batch {batch['number']}, {name} ({batch['model']}): {what}"
-
-
-def _dollars(cost: float | None) -> str:
-    return "$?" if cost is None else f"${cost:,.4f}"
 
 
 def _send(folder: Path, action: Action, arguments: Sequence[str], *, as_json: bool) -> None:

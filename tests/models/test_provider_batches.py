@@ -111,9 +111,9 @@ def create(
 ) -> Any:
     """Creates a batch of `count` requests and reads its answers."""
 
+    path.write_bytes(b"".join(batches.request_line(f"c{n}", request) for n in range(count)))
+
     async def work() -> Any:
-        lines = [batches.request_line(f"c{n}", request) for n in range(count)]
-        path.write_bytes(b"".join(lines))
         try:
             upload = await batches.upload(path, "tag", is_repeated=False)
             made = await batches.create(path, upload, "tag")

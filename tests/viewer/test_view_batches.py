@@ -15,6 +15,7 @@ import pytest
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.reading import open_batch
 from evaluator.batch.records import Score
+from evaluator.batch.wave_log import WaveLog
 from evaluator.cli.main import main
 from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
@@ -495,3 +496,27 @@ def test_the_command_of_a_sample_repeats_it_and_is_safe_to_paste(
         main(["run", "--help"])
     options = capsys.readouterr().out
     assert all(word in options for word in words if word.startswith("--"))
+
+
+def test_a_batch_that_waits_for_a_provider_shows_its_provider_batches(tmp_path: Path) -> None:
+    path = write_batch(tmp_path / "b", EACH)
+    created = open_batch(path).manifest.get("created")
+    fields = {
+        "format": "openai",
+        "label": "openai/m",
+        "endpoint": "e",
+        "profile": "p",
+        "prices": None,
+    }
+    more = {"tag": "t.1", "digest": "", "max_cost_usd": 0.5, "wall": 0.0}
+    log = WaveLog(path, str(created))
+    log.add(1, "intent", **fields, **more, calls=[["c", "s", False, 1, 1, 0.5]])
+    log.add(1, "created", batch="<b>1</b>", expires=None)
+    found = page(tmp_path, batch_link(tmp_path))
+    line = "provider batch 1, <b>1</b> (openai/m): created, 1 calls, at most $0.5000"
+    assert found.data["progress"]["provider_batches"] == [line]
+    (path / "provider" / "log.jsonl").write_text("{}\n")
+    assert (
+        "was changed"
+        in page(tmp_path, batch_link(tmp_path)).data["progress"]["provider_batches"][0]
+    )

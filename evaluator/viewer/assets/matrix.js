@@ -319,6 +319,7 @@ function batchHead(data) {
     remark(dotted(data.name, `cost ${money(progress.cost)}`, progress.rate !== null && `${short(progress.rate)} results/s`, progress.left_s !== null && `about ${seconds(progress.left_s)} left`, link(data.compare, null, "compare"), link(data.label, null, "label"), link(data.runs, null, "task files"), link("#numbers", null, "numbers"))),
     progress.unfinished && progress.resume && notice(`Not finished: ${progress.unfinished}.`),
     command(progress.resume, "To continue it:"),
+    progress.provider_batches.map((each) => remark(each)),
     progress.session && sessionOf(progress.session),
     progress.unread > 0 && make("p", { class: "notice", role: "status" }, `${read} % of the results are ${progress.is_searching ? "searched" : "read"} so far; the others follow by themselves.`),
     progress.problem && alertNote(progress.problem),

@@ -17,6 +17,8 @@ from evaluator import clock
 from evaluator.batch import Batch
 from evaluator.batch.export.output_path import About
 from evaluator.batch.folder import RESULTS, BatchFolder
+from evaluator.batch.wave_log import submissions_of
+from evaluator.errors import BatchDamaged
 from evaluator.lazy_dataclass import dataclass
 from evaluator.viewer.server.batch_index import BatchIndex
 from evaluator.viewer.server.state import COMPUTING_MS, items, mapping
@@ -176,7 +178,17 @@ def progress_data(batch: Batch, name: str, index: BatchIndex, about: About) -> d
         "problem": index.problem,
         "session": None if session is None else asdict(session),
         "simulated": any(simulated_cells(batch)),
+        "provider_batches": _provider_batches(batch),
     }
+
+
+def _provider_batches(batch: Batch) -> list[str]:
+    """A line for each provider batch."""
+    try:
+        found = submissions_of(batch.folder, str(batch.manifest.get("created")))
+    except BatchDamaged as error:
+        return [str(error)]
+    return [str(each) for each in found]
 
 
 def live_ms_of(folder: Path, *, is_running: bool, is_computing: bool, cost_ms: float) -> int:
