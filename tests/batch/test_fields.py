@@ -279,7 +279,12 @@ def test_an_empty_cell_of_a_required_input_is_an_error_where_the_user_says_so(
 ) -> None:
     rows = [{"id": "a", "question": "1 + 1?"}, {"id": "b", "question": " "}]
     with pytest.raises(RowError, match=r"row 1.*`question` is empty.*--empty keep"):
-        run(iter(rows) if as_stream else rows, scorers=[], empty="error")
+        run(
+            iter(rows) if as_stream else rows,
+            scorers=[],
+            empty="error",
+            output=tmp_path / "refused",
+        )
     assert len(calls) <= as_stream
     assert run(rows[:1], scorers=[], empty="error", output=tmp_path / "full").is_complete
     assert run(rows, scorers=[], empty="keep", output=tmp_path / "kept").is_complete
