@@ -53,9 +53,9 @@ class JudgedResults:
     Columns have an entry for each result: its `keys`, whether it `passed`, the scorer's `values`,
     its `samples`, `clusters` and `groups`, the `lengths` of the answers, and the `models` that
     answered and judged (`judges`); empty where unknown. `preferences` are those of a judge of two
-    candidates for their place: 1 for the first, −1 for the last, else 0. `labels` has the labels that count, by the place of the
-    result. With `has_unknown_clusters`, no result has the field by which the batch is clustered, so
-    nothing has an interval.
+    candidates for their place: 1 for the first, −1 for the last, else 0. `labels` has the labels
+    that count, by the place of the result. With `has_unknown_clusters`, no result has the field by
+    which the batch is clustered, so nothing has an interval.
     """
 
     def __init__(self, scorer: str, labels_for: str) -> None:

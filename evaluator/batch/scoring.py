@@ -156,7 +156,7 @@ def _plan(
     scorers: Sequence[Scorer],
     options: BatchOptions,
 ) -> BatchPlan:
-    """The plan of a session that has only `scorers`, with what the manifest stores about the batch."""
+    """The plan of a session that has only `scorers`, with what the manifest stores."""
     cells = [
         (
             Cell(

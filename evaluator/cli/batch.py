@@ -174,7 +174,7 @@ def run_batch_command(definition: Path | None, given: dict[str, Any]) -> None:
 
 
 def _with_own_scorers(wanted: BatchDefinition, folder: Path) -> BatchDefinition:
-    """`wanted` with the scorers of the batch in `folder`. Raises: UsageError, if it names others."""
+    """`wanted` with the scorers of the batch. Raises: UsageError, if it names others."""
     from evaluator.batch.reading import open_batch
 
     own = open_batch(folder).manifest["arguments"].get("scorers", ())

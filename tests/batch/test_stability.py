@@ -71,7 +71,7 @@ def test_only_what_is_asked_several_times_has_a_stability() -> None:
 
 def test_the_summary_shows_flips_variance_and_noise_floor() -> None:
     summary = _summary(_noisy(0.1, seed=1))
-    text = str(summary)
+    text = " ".join(str(summary).split())
     assert "Stability of verdicts" in text and "points are noise of the judge" in text
     found = summary.to_dict()["groups"][0]["stability"]["judge"]
     assert found["flips"] == pytest.approx(0.18, abs=0.05)

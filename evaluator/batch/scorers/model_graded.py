@@ -247,8 +247,8 @@ def combined_score(scores: Mapping[str, Score], quorum: int) -> Score:
     `quorum` verdicts are an error.
 
     `metadata`: `votes` (whether it passed) and `values` by judge, `agreement` (the share of votes
-    with the majority, None for a tie), `errors` by judge, `models` (the model asked), `flipped` (whether a verdict
-    changed with the order of two candidates), `task_ids`.
+    with the majority, None for a tie), `errors` by judge, `models` (the model asked), `flipped`
+    (whether a verdict changed with the order of two candidates), `task_ids`.
     """
     given = list(scores.values())
     errors = {name: score.error for name, score in scores.items() if score.error is not None}

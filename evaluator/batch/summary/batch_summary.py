@@ -145,7 +145,7 @@ def _stability_table(group: GroupSummary) -> Table:
         )
         if found.noise_floor is not None:
             lines.append(
-                f"{name}: asked again, {percent(found.verdict_flips)} of the verdicts would change; "
+                f"{name}: asked again, {percent(found.verdict_flips)} of verdicts would change; "
                 f"differences of the share below ± {100 * found.noise_floor:.1f} points are noise "
                 "of the judge"
             )

@@ -171,7 +171,8 @@ def calibration_tables(name: str, found: Calibration) -> Iterator[Table]:
             ["by", "answers", "bias", "other answers", "bias", "difference", "interval"],
             rows=[_bias_row(bias) for bias in found.bias],
             lines=[
-                "a positive difference: the judge favours the first; 0 in the interval: no sign of it"
+                "a positive difference: the judge favours the first; 0 in the interval: no "
+                "sign of it"
             ],
         )
     if found.by:
