@@ -213,7 +213,8 @@ async def run_batch(
     again, "keep" them; `unfinished`: what to do about a side effect without a recorded end, see
     `Evaluator.resume`. `provider_batch`: calls are made with the provider's batch API; the call
     returns when they are submitted, and `resume` collects, unless it is to `wait` (see
-    `docs/howto/pay-half-price.md`). `cache`: a file of responses. `engine`: "local" (default), "processes",
+    `docs/howto/pay-half-price.md`). `cache`: a file of responses. `engine`: "local" (default),
+    "processes",
     "ray" or your own; `workers`: the number of processes, for "ray" on each node. `sandbox`: as for
     `Evaluator`. `display`: "auto" (live progress on a terminal and in a notebook, else nothing),
     "live", "plain", "none", or your own `Display`. `stop.ask()` ends the session after the samples

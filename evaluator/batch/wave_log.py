@@ -59,7 +59,8 @@ class LoggedCall(NamedTuple):
 class Submission:
     """A provider batch as the log has it. `state` is the last entry's event.
 
-    `expires` is a Unix time. `is_upload_begun`: the provider may have the file of requests. `counts` are its calls by their result; `cost_usd` is what the answers
+    `expires` is a Unix time. `is_upload_begun`: the provider may have the file of requests.
+    `counts` are its calls by their result; `cost_usd` is what the answers
     cost, None if that is unknown.
     """
 
@@ -129,8 +130,8 @@ class Submission:
 
 
 class WaveLog:
-    """The log in a batch's folder; `created` is the manifest's. One process at a time writes it: the
-    one that holds the lock on the folder.
+    """The log in a batch's folder; `created` is the manifest's. Only the process that holds the
+    lock on the folder writes it.
     """
 
     def __init__(self, folder: str | Path, created: str) -> None:
@@ -163,7 +164,7 @@ class WaveLog:
             if not is_signed(self._signed(entry), entry.get("signature")):
                 raise BatchDamaged(
                     f"{self.path}:{number}: was changed, or was not written by you for this batch; "
-                    "restore it, or run the batch into a new folder: provider batches that it names "
+                    "restore it, or run the batch into a new folder: the provider batches in it "
                     "may be paid already"
                 )
             self._apply(entry)

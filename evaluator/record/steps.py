@@ -36,8 +36,8 @@ class StepStart(JsonForm):
     is a JSON value, None if there is nothing to show. `backoff_s` is the wait before this attempt,
     in seconds with microsecond precision. A retry has the path of the attempt before it and
     `attempt` above 1. `started` is an ISO time, UTC; None for a step without an effect, which takes
-    no time, and in files of earlier versions. `custom_id` names the request in a provider batch, for
-    a model call that is not sent by itself.
+    no time, and in files of earlier versions. `custom_id` names the request in a provider batch,
+    for a model call that is not sent by itself.
     """
 
     path: str

@@ -747,7 +747,8 @@ class TaskStore:
                 self._ids = range(0)
             try:
                 with locked(self._counter):
-                    if max(self._last_id(), self._highest()) < task_id:
+                    # The folders are listed only if the counter does not decide.
+                    if self._last_id() < task_id and self._highest() < task_id:
                         disk.pwrite(self._counter, b"%020d\n" % task_id, 0)
             except OSError as error:
                 raise not_writable(self.root, error) from error
