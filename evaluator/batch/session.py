@@ -487,10 +487,12 @@ class Session:
         self._parked.clear()
         pending = self._pending(entries, on_changed="keep")
         pending.stale = first.stale
-        async with aclosing(aiter(self.plan.rows)) as rows:
-            async with aclosing(self._work_from(rows, pending)) as works:
-                async for work in works:
-                    yield work
+        async with (
+            aclosing(aiter(self.plan.rows)) as rows,
+            aclosing(self._work_from(rows, pending)) as works,
+        ):
+            async for work in works:
+                yield work
 
     async def _again(self, entries: Mapping[str, ResultEntry]) -> AsyncGenerator[WorkItem]:
         """The work for the samples of `entries`, which ended with an error."""

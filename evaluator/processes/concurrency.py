@@ -1,4 +1,4 @@
-"""Runs coroutines as tasks that end together, blocking functions in threads, and many short tasks."""
+"""Runs coroutines as tasks that end together, many short tasks, and blocking functions in threads."""
 
 from __future__ import annotations
 
