@@ -1,4 +1,4 @@
-"""Runs coroutines as tasks that end together, many short tasks, and blocking functions in threads."""
+"""Runs coroutines as tasks that end together, many short tasks, and functions in threads."""
 
 from __future__ import annotations
 
