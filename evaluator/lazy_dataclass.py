@@ -7,8 +7,9 @@ the first instance is made, and the other methods are closures over the names of
 `object.__setattr__`.
 
 Fields, slots, defaults and inheritance are those of the standard library: `fields`, `replace`,
-`asdict`, `match`, pickling and ordinary dataclasses as subclasses work. Type checkers see the
-standard decorator.
+`asdict`, `match`, pickling and ordinary dataclasses as subclasses work. Fields are compared as
+tuples on every version of Python, so a field that is the same NaN in two instances is equal. Type
+checkers see the standard decorator.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ ARGUMENTS: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = (
     ("Point", (1, 3, ["a"], "z"), {}),
     ("Point", (), {"y": 5, "x": 4}),
     ("Named", (1,), {"name": "long"}),
-    ("Counter", (3,), {"other": float("nan")}),
+    ("Counter", (3,), {"other": 0.5}),
     ("Open", (1,), {}),
     ("Identity", (1,), {}),
     ("Empty", (), {}),

@@ -98,15 +98,11 @@ def test_paths_in_flags_are_relative_to_where_the_command_is_run(
     cli: Any, project: Any, server: LoopbackServer
 ):
     batch, elsewhere = start_batch(cli, project("a")), project("elsewhere", others=True)
-    (elsewhere / "more.jsonl").write_text(
-        "\n".join(json.dumps({**row, "target": "3"}) for row in ROWS)
-    )
+    (elsewhere / "more.jsonl").write_text("\n".join(json.dumps(row) for row in ROWS))
     (elsewhere / "checks.py").write_text("def less(output, target):\n    return output < target\n")
     options = [
         "--rows",
         "more.jsonl",
-        "--scorer",
-        "checks.py:less",
         "--cache",
         "c.sqlite",
         "--root",
@@ -116,6 +112,8 @@ def test_paths_in_flags_are_relative_to_where_the_command_is_run(
     assert (elsewhere / "c.sqlite").exists() and not (batch.parent / "c.sqlite").exists()
     # The manifest has them, so that the next session uses the same.
     assert resume_batch(cli, batch, batch.parent)["ran"] == 0
+    scored = cli("score", batch, "--scorer", "checks.py:less", "--json", cwd=elsewhere)
+    assert json.loads(scored.out)["scored"] == 6, scored.err
     library = cli("batch", "--resume", batch, "--library", "templates", "--json", cwd=elsewhere)
     assert len(json.loads(library.out)["changed"]) == 6
     assert server.posts == 6

@@ -13,6 +13,20 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
+# Python 3.13 and later check certificates strictly.
+_CA_USAGE = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+
+
 class Authority:
     """Issues certificates. `file` is its own one, in PEM."""
 
@@ -23,6 +37,10 @@ class Authority:
         certificate = (
             _builder(self._name, self._name, self._key, days=30)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_CA_USAGE, critical=True)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
+            )
             .sign(self._key, hashes.SHA256())
         )
         self.file = folder / f"{name}.pem"
@@ -35,6 +53,10 @@ class Authority:
         certificate = (
             _builder(_name("server"), self._name, key, days=days)
             .add_extension(names, critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
+            )
             .sign(self._key, hashes.SHA256())
         )
         file = self._folder / f"{certificate.serial_number}.pem"
