@@ -2,7 +2,9 @@
 
     EvaluatorError              base of every exception that this package raises on purpose
     ├── UsageError              caller: arguments that do not fit a call
-    │   └── RowError            caller: a row of a batch; names file, line, column (`batch.rows`)
+    │   ├── RowError            caller: a row of a batch; names file, line, column (`batch.rows`)
+    │   ├── EditError           caller: an edit that cannot be made (`improve.xml_texts`)
+    │   └── Undecided           caller: has to say whether a provider batch exists (`batch.submissions`)
     ├── ConfigurationError      caller: a profile, a key or a setting
     │   ├── MissingExtra        caller: an optional package; names the extra that installs it
     │   └── MissingKey          caller: the key of a provider (`handler.backends`)
@@ -29,6 +31,7 @@
     ├── MathFailed              environment: no comparison was made (`batch.scorers.math_scorer`)
     ├── NoSuchPage              caller: an address names nothing (`viewer.server.project`)
     ├── SessionClosed           caller: a Handler was used after its task had ended
+    ├── OutOfBudget             a limit: a search cannot pay its next step (`improve.search`)
     ├── LimitReached            a limit: becomes a TaskError of type RESOURCE_EXHAUSTION
     │   └── CallRejected        a limit: a batch stops or has spent its budget; ends the run
     │       └── CallParked      the call waits for a provider batch; ends the run until then
@@ -37,12 +40,9 @@
 "Caller" and "environment" name the owner of the fault. `TaskError` (in `errors.results`) and
 `Diagnostic` are values, not exceptions: they are returned, printed and recorded.
 
-Trouble of the machine that a run is on: no space, no file descriptors, no memory, a disk that
-fails.
-
-Such an error says nothing about a model or a task. It is never a tool's answer to a model and never
-the result of a
-sample: it ends the run, which can be resumed when the cause is removed.
+A MachineError is trouble of the machine that a run is on: no space, no file descriptors, no memory,
+a disk that fails. It says nothing about a model or a task. It is never a tool's answer to a model
+and never the result of a sample: it ends the run, which can be resumed when the cause is removed.
 """
 
 from __future__ import annotations

@@ -441,7 +441,7 @@ def _digest_of(results: Mapping[str, SampleResult]) -> str:
                 result.identity,
                 result.verdict.value,
                 result.content,
-                {name: score.to_dict() for name, score in result.scores.items()},
+                {name: replace(score, at="").to_dict() for name, score in result.scores.items()},
                 cast("Any", result.usage.to_dict()),
             ]
             for row, result in results.items()

@@ -32,7 +32,7 @@ from evaluator.patterns import Pattern
 LOW_SCORE = 0.34
 """A match with a lower score is more likely an accident than a fit."""
 
-INTERNAL = frozenset({"bind_inputs", "choose", "compile", "reparse"})
+INTERNAL = frozenset({"bind_inputs", "choose", "compile", "improve", "logprobs", "reparse"})
 """Subtypes of templates that the Evaluator itself uses; requests are not matched to them."""
 
 FOREIGN_ADVICE = (

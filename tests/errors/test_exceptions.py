@@ -72,6 +72,7 @@ MADE = [
     errors.ToolError("what", retryable=False),
     errors.LimitReached("cost", 2.0, 1.0, "too much", "so far"),
     errors.CallRejected("cost", 2.0, 1.0, "too much"),
+    errors.CallParked(),
     RowError("what", source="rows.jsonl", line=2, id="a"),
     ClusterLost("no node is left"),
     TaskFailed(TaskError("TASK_FAILURE", "what")),
