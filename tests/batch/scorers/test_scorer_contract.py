@@ -272,8 +272,8 @@ def test_a_long_answer_is_cut() -> None:
     assert answer is not None and len(answer) == 500
 
 
-WITHOUT_TARGET = {"ifeval"}
-"""Scorers that compare with something else."""
+WITHOUT_TARGET = {"confidence", "ifeval", "perplexity"}
+"""Scorers that compare with something else, or that measure."""
 WITH_TARGETS = {
     "regex",
     "numeric",
