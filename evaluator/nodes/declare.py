@@ -435,7 +435,9 @@ class _EarlierSteps(Mapping[str | int, Shape]):
 
 
 def earlier_steps(node: Any, position: int, known: Known) -> Shape:
-    """`steps`: the results of the steps before the one at `position`, by index and by name."""
+    """`steps`: the results of the steps before the one at `position`, by index and by name. The
+    field of the children is called `steps`.
+    """
 
     def why_absent(key: str | int) -> str | None:
         if isinstance(key, int):
@@ -468,7 +470,9 @@ def _step_result(node: Any, index: int, known: Known) -> Shape:
 
 
 def previous_step(node: Any, position: int, known: Known) -> Shape | None:
-    """`previous`: the result of the step before the one at `position`; the first step has none."""
+    """`previous`: the result of the step before the one at `position`; the first step has none. As
+    `earlier_steps`.
+    """
     if position:
         return _step_result(node, position - 1, known=known)
     return None

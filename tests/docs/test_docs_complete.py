@@ -59,6 +59,7 @@ from evaluator.tools import builtin_tools
 from evaluator.tools.anthropic import text_editor_tool
 
 ROOT = Path(__file__).parents[2]
+CODE = ("evaluator", "tests", "docs", "bench")
 _XSD = "{http://www.w3.org/2001/XMLSchema}"
 
 
@@ -352,6 +353,9 @@ def test_every_path_that_a_page_for_developers_names_exists(page: str) -> None:
         path for path in named if not (ROOT / path).exists() and not path.startswith(".venv/")
     }
     assert missing == set()
+    modules = {path.name for part in CODE for path in (ROOT / part).rglob("*.py")}
+    named = set(re.findall(r"`(\w+\.py)`", text))
+    assert named - modules == set(), "no module has this name"
 
 
 def test_every_package_is_in_the_architecture_in_the_order_of_imports() -> None:

@@ -87,6 +87,7 @@ async def run_best_draft(run: Run, task, bound: BoundTask) -> Outcome:
         )
         if isinstance(outcome, TaskError):
             return failed(outcome, bound, f"draft {number} of {most}", failed_draft=number)
+        bound.use(outcome)
         if best is None or len(outcome.content) > len(best.content):
             best = outcome
         functions = functions_in_text(run, bound.frame, f"drafts[{number}]/good_enough")

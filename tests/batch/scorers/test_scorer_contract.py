@@ -273,7 +273,7 @@ def test_a_long_answer_is_cut() -> None:
 
 
 WITHOUT_TARGET = {"confidence", "ifeval", "perplexity"}
-"""Scorers that compare with something else, or with nothing."""
+"""Scorers that compare with something else, or that measure."""
 WITH_TARGETS = {
     "regex",
     "numeric",
