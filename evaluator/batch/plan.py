@@ -392,6 +392,20 @@ def make_cells(
                 is_simulated=choice.is_simulated,
             )
             found.append((cell, replace(variant, name=name)))
+    return _told_apart(found)
+
+
+def _told_apart(cells: Sequence[tuple[Cell, Variant]]) -> list[tuple[Cell, Variant]]:
+    """Of cells with equal settings, such as two profiles that are copies, the later ones get a part
+    of their own. Otherwise their samples have one identity, and continue from each other's records.
+    """
+    seen: set[tuple[str, str]] = set()
+    found: list[tuple[Cell, Variant]] = []
+    for cell, variant in cells:
+        if (cell.template, cell.handler_part) in seen:
+            cell = replace(cell, handler_part=digest([cell.handler_part, cell.variant]))
+        seen.add((cell.template, cell.handler_part))
+        found.append((cell, variant))
     return found
 
 
@@ -404,7 +418,7 @@ def answered_cells(
     Raises: UsageError or TemplateError, for a template that is missing or has errors.
     """
     named = [replace(variant, name=variant.name or ANSWERS) for variant in variants]
-    return [
+    cells = [
         (
             Cell(
                 template,
@@ -418,6 +432,7 @@ def answered_cells(
         for template in templates
         for variant in named
     ]
+    return _told_apart(cells)
 
 
 def _settings(

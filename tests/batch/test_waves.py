@@ -397,3 +397,20 @@ def test_a_request_with_a_secret_is_in_no_file(server: ProviderServer, tmp_path:
     assert not [file for file in server.files.values() if secret.encode() in file["data"]]
     server.now += DAY_S
     assert batch.run(scorers=(), keep_provider_files=True).is_complete and len(server.files) == 2
+
+
+def test_variants_with_equal_settings_are_not_mixed_up(
+    server: ProviderServer, tmp_path: Path
+) -> None:
+    batch = Batch(tmp_path / "b", server, "openai", rows=3)
+    profile = (batch.folder / "handlers" / "p.xml").read_text()
+    copies = batch.folder / "handlers"
+    (copies / "copy.xml").write_text(profile.replace('name="p"', 'name="copy"'))
+    (copies / "other.xml").write_text(
+        profile.replace('name="p"', 'name="other"').replace('"50"', '"51"')
+    )
+    result = batch.run(handlers=["p", "copy", "other"])
+    found = {(each.sample_id, each.variant) for each in result.results()}
+    assert result.is_complete and len(found) == 9
+    assert len(server.ledger) == 9 and not server.twice
+    assert cost(result) == pytest.approx(server.billed, rel=1e-9)
