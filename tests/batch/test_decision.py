@@ -259,6 +259,17 @@ def test_a_race_drops_the_hopeless_variants_while_all_see_the_same_rows(
     assert "bad" in str(found) and "is dropped" in str(found)
 
 
+@pytest.mark.parametrize(("rows", "options"), [(3, {}), (20, {"cluster": "{{ 1 }}"})])
+def test_a_race_ends_if_looks_have_no_further_rows(
+    run: Run, calls: Calls, rows: int, options: dict[str, Any]
+) -> None:
+    calls.otherwise = right_for(0.9)
+    found = run(rows_of(rows), models=["simulated", "scripted"], decide={"race": True}, **options)
+    decision = found.summary.decision
+    assert decision is not None and found.summary.counts.total == 2 * rows
+    assert decision.status == "ended at look 5 of 5: several variants are left"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -319,13 +319,25 @@ def test_a_parked_task_is_not_resumed_by_itself(server: ProviderServer, tmp_path
     assert server.interactive == []
 
 
-@pytest.mark.parametrize("options", [{"engine": "processes"}, {"provider_batch_deadline": "soon"}])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"engine": "processes"}, "the engine local"),
+        ({"models": ["simulated"]}, "simulated has no batch API"),
+        ({"provider_batch_deadline": "soon"}, "expected a time"),
+        ({"provider_batch": False}, "wait has no effect without provider_batch"),
+        (
+            {"provider_batch": False, "wait": False, "provider_batch_deadline": "6h"},
+            "provider_batch_deadline has no effect",
+        ),
+    ],
+)
 def test_what_cannot_work_is_refused_before_anything_runs(
-    server: ProviderServer, tmp_path: Path, options: dict[str, Any]
+    server: ProviderServer, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match=message):
         Batch(tmp_path / "b", server, "openai").run(**options)
-    assert server.operations == []
+    assert server.operations == [] and not (tmp_path / "b" / "batch").exists()
 
 
 TOOLS = """<library>
