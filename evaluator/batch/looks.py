@@ -141,9 +141,11 @@ class Looks:
     ) -> LookResult:
         design = self.decision.design
         complete = sum(None not in values for values in zip(*columns.values(), strict=True))
-        times = [*(look.time for look in self.decision.looks), rows / design.rows]
+        # A look without further rows, such as one that a large cluster has filled, tests nothing.
+        earlier = sorted({look.time for look in self.decision.looks})
+        times = [*earlier, rows / design.rows]
         dropped: list[Dropped] = []
-        if len(times) < 2 or times[-1] > times[-2]:
+        if not earlier or times[-1] > earlier[-1]:
             dropped = race(
                 columns,
                 times,

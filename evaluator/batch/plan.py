@@ -58,6 +58,7 @@ from evaluator.handler.profiles import turns_by_profile
 from evaluator.language.inputs import bind_inputs
 from evaluator.lazy_dataclass import dataclass
 from evaluator.library.bounds import CallBound, CallCounter
+from evaluator.models.provider_batches import batches_of
 from evaluator.nodes import Atomic, Function, Input, TopLevel
 
 if TYPE_CHECKING:
@@ -232,6 +233,7 @@ def make_plan(
         target=options.target,
     )
     check_targets(source, scorers)
+    _check_provider_batch(evaluator, options, source, () if is_answered else variants)
     deciding = _plan_decision(options, source, variants=len(cells))
     if deciding is not None and deciding.decision.design.epochs != options.epochs:
         options = replace(options, epochs=deciding.decision.design.epochs)
@@ -257,6 +259,37 @@ def make_plan(
         warnings=tuple(warnings),
         deciding=deciding,
     )
+
+
+def _check_provider_batch(
+    evaluator: Evaluator, options: BatchOptions, rows: RowSource, variants: Sequence[Variant]
+) -> None:
+    """Raises: UsageError, if the batch cannot have provider batches, or only their options."""
+    if not options.provider_batch:
+        given = {
+            "provider_batch_rest": options.provider_batch_rest != "batch",
+            "provider_batch_deadline": options.provider_batch_deadline is not None,
+            "keep_provider_files": options.keep_provider_files,
+            "wait": options.wait,
+        }
+        for name, is_given in given.items():
+            if is_given:
+                raise UsageError(f"{name} has no effect without provider_batch: give both")
+        return
+    if options.engine not in (None, "local"):
+        raise UsageError("provider_batch needs the engine local: nothing runs while calls wait")
+    if rows.is_live or not rows.is_repeatable:
+        raise UsageError("provider_batch needs rows that can be read again; write them to a file")
+    services = evaluator.services
+    for variant in variants:
+        config = services.profile(variant.handler)
+        choice = services.chooser.choose(variant.model or evaluator.model, None, config)
+        if batches_of(choice.backend, choice.model) is None:
+            raise UsageError(
+                f"{choice.label} has no batch API that this version knows; remove "
+                "provider_batch, or choose a model of OpenAI, of Anthropic, or of a server "
+                "with /v1/batches"
+            )
 
 
 def _plan_decision(options: BatchOptions, rows: RowSource, variants: int) -> PlannedDecision | None:

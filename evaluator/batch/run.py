@@ -596,9 +596,7 @@ def _make_waves(
     display: SafeDisplay,
     created: str,
 ) -> Waves | None:
-    """The provider batches of a batch; None if it has none. Raises: UsageError, if the batch cannot
-    have any.
-    """
+    """The provider batches of a batch; None if it has none."""
     options = plan.options
     if not options.provider_batch and not (folder.path / PROVIDER).exists():
         return None
@@ -612,22 +610,6 @@ def _make_waves(
         choice = services.chooser.choose(label, None, services.profile(profile))
         return batches_of(choice.backend, choice.model)
 
-    if options.provider_batch:
-        if options.engine not in (None, "local"):
-            raise UsageError("provider_batch needs the engine local: nothing runs while calls wait")
-        if plan.rows.is_live or not plan.rows.is_repeatable:
-            raise UsageError(
-                "provider_batch needs rows that can be read again; write them to a file"
-            )
-        for _, variant in plan.cells:
-            config = services.profile(variant.handler)
-            choice = services.chooser.choose(variant.model or evaluator.model, None, config)
-            if batches_of(choice.backend, choice.model) is None:
-                raise UsageError(
-                    f"{choice.label} has no batch API that this version knows; remove "
-                    "provider_batch, or choose a model of OpenAI, of Anthropic, or of a server "
-                    "with /v1/batches"
-                )
     batches = Submissions(
         WaveLog(folder.path, created),
         limiter,

@@ -391,30 +391,32 @@ class Session:
     async def _work_of_looks(self, pending: PendingWork, looks: Looks) -> AsyncGenerator[WorkItem]:
         """The work of one look after the other, until the batch is decided. The first work of a
         look waits until that of the look before is done. It ends where calls wait for a provider
-        batch.
+        batch. The rows of looks that were taken earlier are read in any case: their results are
+        part of the batch.
         """
         cells = self.plan.cells
         design = looks.decision.design
         for look in range(design.looks):
             taken = looks.decision.looks
-            if looks.decision.is_over and look == len(taken):
+            if look > len(taken) or (looks.decision.is_over and look == len(taken)):
                 return
             left = looks.cells_at(look)
             pending.cells = [(cell, variant) for cell, variant in cells if cell in left]
             async with aclosing(pending.work(self.plan.samples(look))) as works:
                 async for work in works:
                     yield work
+            if look < len(taken):
+                continue
             await self._is_idle.wait()
             self._write_results()
             if self.stop.state is not None or self._is_waiting:
                 return
-            if look == len(taken):
-                problem = looks.take(pending.stale)
-                if problem:
-                    self.stop.ask("incomplete", problem)
-                    return
-                self.display.show("notice", looks.decision.looks[-1].line(design))
-                self.tally.total = looks.total
+            problem = looks.take(pending.stale)
+            if problem:
+                self.stop.ask("incomplete", problem)
+                return
+            self.display.show("notice", looks.decision.looks[-1].line(design))
+            self.tally.total = looks.total
 
     async def _run_engine(self) -> None:
         await self.engine.run(
@@ -664,6 +666,10 @@ class Session:
     async def _count_rest(self, work: AsyncGenerator[WorkItem], pending: PendingWork) -> int | None:
         """The number of samples, if the rest of the rows can be read without evaluating them."""
         if self.looks is not None:
+            # Results of rows that were not read would seem to belong to no row.
+            if self._error is None:
+                async for _ in work:
+                    pass
             return self.looks.total
         counts = pending.counts
         if pending.is_counted or self.stop.state is None or self._has_read_all:

@@ -113,6 +113,28 @@ def test_the_order_of_results_a_stop_and_a_resume_do_not_change_the_decision(
     assert again.summary.decision == whole.summary.decision and len(calls) == asked
 
 
+def test_results_of_later_looks_stay_if_a_session_stops_before_them(
+    run: Run, calls: Calls, baseline: Path, tmp_path: Path
+) -> None:
+    same = right_for(0.6)
+    calls.otherwise = lambda prompt: (
+        ProviderError("no", kind="bad_request")
+        if int(prompt.split()[-1].rstrip("?")) % 3 == 0
+        else same(prompt)
+    )
+    one: dict[str, Any] = {"decide": {**EARLY, "baseline": baseline}, "count_as_failed": "none"}
+    one |= {"output": tmp_path / "one", "limits": {"concurrency": 1}}
+    whole = run(rows_of(100), **one)
+    calls.otherwise = same
+    stop = Stop()
+    again = {**one, "resume": True, "retry_errors": True}
+    found = run(rows_of(100), display=StopAfter(stop, 1), stop=stop, **again)
+    before, after = (each.summary.counts for each in (whole, found))
+    assert after.results == before.results == after.total
+    assert 0 < after.error < before.error
+    assert run(rows_of(100), **again).summary.counts.error == 0
+
+
 class StopAfter:
     """A display that ends the session after so many results."""
 
@@ -257,6 +279,17 @@ def test_a_race_drops_the_hopeless_variants_while_all_see_the_same_rows(
     assert ids["bad"] < ids["good"] == ids["close"]
     assert decision.status == "ended at look 5 of 5: several variants are left"
     assert "bad" in str(found) and "is dropped" in str(found)
+
+
+@pytest.mark.parametrize(("rows", "options"), [(3, {}), (20, {"cluster": "{{ 1 }}"})])
+def test_a_race_ends_if_looks_have_no_further_rows(
+    run: Run, calls: Calls, rows: int, options: dict[str, Any]
+) -> None:
+    calls.otherwise = right_for(0.9)
+    found = run(rows_of(rows), models=["simulated", "scripted"], decide={"race": True}, **options)
+    decision = found.summary.decision
+    assert decision is not None and found.summary.counts.total == 2 * rows
+    assert decision.status == "ended at look 5 of 5: several variants are left"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from evaluator.batch.wave_log import WaveLog
 from evaluator.errors import BatchDamaged, UsageError
 from evaluator.errors.results import TaskError
 from tests.batch.wave_driver import TWO, run_session, write_project
-from tests.provider_server import DAY_S, Fault, ProviderServer
+from tests.provider_server import DAY_S, Fault, ProviderServer, last_prompt
 
 FORMATS = ["openai", "anthropic"]
 
@@ -319,13 +319,25 @@ def test_a_parked_task_is_not_resumed_by_itself(server: ProviderServer, tmp_path
     assert server.interactive == []
 
 
-@pytest.mark.parametrize("options", [{"engine": "processes"}, {"provider_batch_deadline": "soon"}])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"engine": "processes"}, "the engine local"),
+        ({"models": ["simulated"]}, "simulated has no batch API"),
+        ({"provider_batch_deadline": "soon"}, "expected a time"),
+        ({"provider_batch": False}, "wait has no effect without provider_batch"),
+        (
+            {"provider_batch": False, "wait": False, "provider_batch_deadline": "6h"},
+            "provider_batch_deadline has no effect",
+        ),
+    ],
+)
 def test_what_cannot_work_is_refused_before_anything_runs(
-    server: ProviderServer, tmp_path: Path, options: dict[str, Any]
+    server: ProviderServer, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match=message):
         Batch(tmp_path / "b", server, "openai").run(**options)
-    assert server.operations == []
+    assert server.operations == [] and not (tmp_path / "b" / "batch").exists()
 
 
 TOOLS = """<library>
@@ -383,6 +395,26 @@ def test_a_batch_that_stops_early_asks_look_by_look(
     assert len(answers(result)) == len(server.ledger) == taken[-1]["rows"]
     assert len(batch.counts()) == len(taken)
     assert sessions == (1 if wait else len(taken) + 1)
+
+
+def test_errors_are_run_again_after_looks_were_taken(
+    server: ProviderServer, tmp_path: Path
+) -> None:
+    batch = Batch(tmp_path / "b", server, "openai", rows=60)
+    decide = {"detect": 0.3, "baseline": 0.5, "stop_early": True}
+    server.fate = lambda custom_id, body: (
+        "errored" if len(last_prompt(body)) % 4 == 0 else "succeeded"
+    )
+    first = batch.run(decide=decide).summary
+    assert first.decision is not None and len(first.decision.looks) > 1
+    assert first.counts.error and first.complete
+    server.fate = lambda custom_id, body: "succeeded"
+    sent = len(server.ledger)
+    second = batch.run(decide=decide, retry_errors=True)
+    assert second.is_complete and second.summary.decision == first.decision
+    assert second.summary.counts.total == first.counts.total
+    assert second.summary.counts.error == 0
+    assert len(server.ledger) == sent + first.counts.error
 
 
 def test_a_request_with_a_secret_is_in_no_file(server: ProviderServer, tmp_path: Path) -> None:
