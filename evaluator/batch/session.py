@@ -587,7 +587,9 @@ class Session:
         if self._write_error is not None:
             raise self._write_error
         if done.parked is not None:
-            self.steering.end(done.work)
+            # A call that waits is paid: its sample counts as in flight.
+            if self.waves is None or not self.waves.waits_for(done.work.identity.value):
+                self.steering.end(done.work)
             self.worker.unrecorded.update(done.parked)
             self._parked.add(done.work.identity.key)
             return

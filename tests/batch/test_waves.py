@@ -11,6 +11,7 @@ import pytest
 
 from evaluator import Evaluator
 from evaluator.batch import BatchResult, submissions, waves
+from evaluator.batch.control import batch_status, control_batch
 from evaluator.batch.wave_log import WaveLog
 from evaluator.errors import BatchDamaged, UsageError
 from evaluator.errors.results import TaskError
@@ -415,6 +416,27 @@ def test_errors_are_run_again_after_looks_were_taken(
     assert second.summary.counts.total == first.counts.total
     assert second.summary.counts.error == 0
     assert len(server.ledger) == sent + first.counts.error
+
+
+def test_a_sample_that_waits_is_not_skipped(
+    server: ProviderServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = Batch(tmp_path / "b", server, "openai")
+    folder = tmp_path / "b" / "batch"
+    tick = server.tick
+    sent: list[int] = []
+
+    def tick_after_the_command(job: Any) -> None:
+        if not sent:
+            sent.append(control_batch(folder, "skip", ["r1"], wait_s=0).id)
+        if all(command.is_final for command in batch_status(folder).commands):
+            tick(job)
+
+    monkeypatch.setattr(server, "tick", tick_after_the_command)
+    assert batch.run().is_complete
+    (command,) = batch_status(folder).commands
+    assert command.state == "refused" and "1 are in flight" in command.message
+    assert answers(batch.run())["r1"] == "2"
 
 
 def test_a_request_with_a_secret_is_in_no_file(server: ProviderServer, tmp_path: Path) -> None:
