@@ -104,6 +104,8 @@ def read_cases(path: Path) -> list[Case]:
                 raise UsageError("scorers here name no code; test those with pytest")
         except UsageError as error:
             raise UsageError(f"{path}: case {number}: {error}") from error
+        if any(case.name == other.name for other in cases):
+            raise UsageError(f"{path}: case {number}: another case has the name {case.name!r}")
         cases.append(case)
     return cases
 
@@ -229,6 +231,8 @@ class TemplateTests:
                     problems.append(f"{scorer_name}: error: {score.error}")
                 elif score.passed is False:
                     problems.append(f"{scorer_name}: {score.explanation or 'failed'}")
+                elif score.value is None:
+                    problems.append(f"{scorer_name}: did not decide: {score.explanation}")
         return outcome, problems
 
 

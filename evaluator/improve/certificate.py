@@ -78,9 +78,18 @@ class Certificate:
         return apply_edits(self.base_text(), self.content["template"], edits)
 
     def candidates(self) -> list[Mapping[str, Any]]:
-        """All candidates with their `mean` on the selection rows, or where they were `dropped`."""
+        """All candidates with their `mean` on the selection rows, or where they were `dropped`.
+        `missing` rows had no value, and count as 0 in the mean.
+        """
         found: list[Mapping[str, Any]] = [
-            {"id": BASE, "parents": [], "why": "", "edits": [], "mean": self.content["mean"]}
+            {
+                "id": BASE,
+                "parents": [],
+                "why": "",
+                "edits": [],
+                "mean": self.content["mean"],
+                "missing": self.content.get("missing", 0),
+            }
         ]
         for event in self.content["rounds"]:
             for candidate in event["candidates"]:
@@ -90,6 +99,7 @@ class Certificate:
                         **candidate,
                         "mean": event["means"].get(name),
                         "dropped": event["dropped"].get(name),
+                        "missing": event.get("missing", {}).get(name, 0),
                     }
                 )
         return found
@@ -141,6 +151,7 @@ def make_content(
 ) -> dict[str, Any]:
     """The content of a certificate. `begin` is the first entry of the log."""
     rounds = [values for kind, values in events if kind == "round"]
+    base = next(values for kind, values in events if kind == "base")
     chosen = next((values for kind, values in events if kind == "finalist"), None)
     candidate = None
     known = {candidate["id"]: candidate for event in rounds for candidate in event["candidates"]}
@@ -152,7 +163,8 @@ def make_content(
     return {
         "format": FORMAT,
         **{name: begin[name] for name in begin if name not in ("id", "event", "rows")},
-        "mean": next(values["mean"] for kind, values in events if kind == "base"),
+        "mean": base["mean"],
+        **({"missing": base["missing"][BASE]} if "missing" in base else {}),
         "rounds": [{key: event[key] for key in event if key != "event"} for event in rounds],
         "budget": next((values["reason"] for kind, values in events if kind == "budget"), None),
         "candidate": candidate,

@@ -227,7 +227,8 @@ class Live(Recorded):
 
     async def evaluate(self, candidate: Candidate, rows: Sequence[Row], place: str) -> Outcomes:
         path = self.folder / BATCHES / f"{candidate.id}-{place}"
-        if not is_complete(path) and self._recorder.peek("budget") is None:
+        is_made = is_complete(path) and not self._lacks_values(path, candidate, place)
+        if not is_made and self._recorder.peek("budget") is None:
             text = self.text_of(candidate.edits)
             if candidate.edits:
                 self._write(f"{CANDIDATES}/{candidate.id}.xml", text)
@@ -240,7 +241,20 @@ class Live(Recorded):
                 options=replace(self._options, id=ROW_ID),
                 reserve=0.0 if place == "sealed" else self._reserve(),
             )
+            if self._lacks_values(path, candidate, place):
+                raise UsageError(
+                    f"{path}: none of {len(rows):,} rows has a value: {_reason_of(path)}; find the "
+                    "cause, then resume the search"
+                )
         return await super().evaluate(candidate, rows, place)
+
+    def _lacks_values(self, path: Path, candidate: Candidate, place: str) -> bool:
+        """Whether nothing can be learned from a batch of the template, or of the last candidate: a
+        key, a server or the targets are at fault, and not an edit.
+        """
+        if candidate.edits and place != "sealed":
+            return False
+        return all(self._outcome(result).value is None for result in open_batch(path).results())
 
     async def propose(self, request: Request) -> Sequence[Proposal]:
         is_recorded = self._recorder.peek("proposals") or self._recorder.peek("budget")
@@ -430,6 +444,15 @@ def _provider_failure(path: Path) -> str | None:
     if failure is None or failure.kind != "provider_failure":
         return None
     return failure.message
+
+
+def _reason_of(path: Path) -> str:
+    """Why the first result of a batch has no value."""
+    result = next(iter(open_batch(path).results()))
+    if result.failure is not None:
+        return result.failure.message
+    reasons = (score.error or score.explanation for score in result.scores.values())
+    return next((reason for reason in reasons if reason), "no scorer decided")
 
 
 def _digest_of(results: Mapping[str, SampleResult]) -> str:

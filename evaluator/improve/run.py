@@ -152,7 +152,7 @@ class SearchPlan:
         limit = self.batch.options.limits.max_cost
         calls = "any number of" if self.calls is None else f"at most {self.calls}"
         cost = "unknown" if self.expected_usd is None else f"about ${self.expected_usd:,.2f}"
-        most = "no limit (--max-cost)" if limit is None else f"never more than ${limit:,.2f}"
+        most = "no limit (--max-cost)" if limit is None else f"never more than ${limit:,.6g}"
         unused = f"; {self.split.unused:,} more are not needed" if self.split.unused else ""
         return [
             f"{parts['train']:,} train, {parts['selection']:,} selection and "
@@ -243,6 +243,8 @@ async def plan_search(
     """Reads and splits the rows; makes no call. Raises: as `improve`."""
     if len(batch.models) > 1 or len(batch.handlers) > 1:
         raise UsageError("improve takes one model and one handler")
+    if options.output is None and options.resume:
+        raise UsageError("resume continues the search in a folder: name it as output")
     if not batch.scorers:
         raise UsageError("give a scorer, which says what a better answer is")
     origin = open_origin(rows)
@@ -297,13 +299,16 @@ async def run_search(plan: SearchPlan) -> Certificate:
     options = plan.options
     checker = plan.checker
     notice = checker.notice
-    if options.output is None and options.resume:
-        raise UsageError("resume continues the search in a folder: name it as output")
     folder = searched_folder(plan)
     has_log = (folder / LOG).exists()
     if has_log and not options.resume:
         raise RecordError(
             f"{folder}: there is a search already; resume it (--resume), or name another folder"
+        )
+    if options.resume and not has_log:
+        raise RecordError(
+            f"{folder}: there is no search to resume; name its folder, or leave out --resume to "
+            "start one there"
         )
     os.close(open_private_folder(folder, "folder of the search", sync=True))
     settings = Settings(

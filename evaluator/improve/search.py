@@ -142,7 +142,9 @@ class Search:
         base = Candidate(BASE, sha=base_sha)
         outcomes = await self._evidence.evaluate(base, self._selection, "selection")
         state = _State({BASE: (base, outcomes)}, {base_sha})
-        self._record("base", {"sha": base_sha, "mean": _mean(outcomes)})
+        self._record(
+            "base", {"sha": base_sha, "mean": _mean(outcomes), **_missing({BASE: outcomes})}
+        )
         for number in range(1, self._settings.rounds + 1):
             try:
                 await self._round(number, state)
@@ -177,6 +179,7 @@ class Search:
                 "candidates": [candidate.to_dict() for candidate in candidates],
                 "means": {name: _mean(found) for name, found in finished.items()},
                 "dropped": dropped,
+                **_missing(finished),
             },
         )
         state.count += len(candidates)
@@ -347,7 +350,18 @@ def _best(pool: Pool) -> tuple[Candidate, Outcomes]:
     return max(pool.values(), key=lambda each: (_mean(each[1]), -_price(each[1])))
 
 
+def _missing(found: Mapping[str, Outcomes]) -> dict[str, Any]:
+    """How many rows of each candidate have no value, where some have none."""
+    counts = {
+        name: sum(1 for each in outcomes.values() if each.value is None)
+        for name, outcomes in found.items()
+    }
+    missing = {name: count for name, count in counts.items() if count}
+    return {"missing": missing} if missing else {}
+
+
 def _mean(outcomes: Outcomes) -> float:
+    """The mean of the values; a row without one counts as 0."""
     return math.fsum(each.score for each in outcomes.values()) / len(outcomes)
 
 

@@ -117,11 +117,14 @@ def _tree(certificate: Certificate) -> Table:
     for candidate in candidates[1:]:
         children.setdefault(candidate["parents"][0], []).append(candidate)
     rows: list[list[str]] = []
+    count = certificate.content["split"]["selection"]["rows"]
     waiting = [(candidates[0], 0)]
     while waiting:
         candidate, depth = waiting.pop()
         dropped = candidate.get("dropped")
         state = f"left after {dropped['rows']} rows" if dropped else percent(candidate["mean"])
+        if candidate["missing"]:
+            state += f" ({candidate['missing']:,} of {count:,} without a value count as 0)"
         name = "· " * depth + candidate["id"]
         why = candidate["why"] or ("the template" if not depth else "")
         rows.append([name, state, " ".join(why.split())[:_WHY_CHARS]])

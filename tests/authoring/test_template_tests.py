@@ -94,6 +94,14 @@ def test_what_is_not_as_expected_is_named(folder: Path) -> None:
     assert "cannot be rendered" in run(folder)[-1].problems[0]
 
 
+def test_a_scorer_that_does_not_decide_has_not_passed(folder: Path) -> None:
+    case = "[[cases]]\nname = 'a'\ninputs = {country = 'Spain'}\nscorers = ['includes']\n"
+    (folder / "capital.tests.toml").write_text(case)
+    assert run(folder)[-1].problems == ("includes: did not decide: no target",)
+    (folder / "capital.tests.toml").write_text(f"{case}target = 'Madrid'\n")
+    assert run(folder)[-1].problems == ()
+
+
 def test_a_template_with_tools_is_only_rendered(folder: Path) -> None:
     put(folder, more='<tools><tool name="bash"/></tools>')
     results = run(folder)
@@ -143,6 +151,7 @@ def test_only_calls_that_have_changed_are_made_again(folder: Path, tmp_path: Pat
         ("[[cases]]\nname='a'\ninputs={}\nscorer=['exact']", "case 1: .*scorer"),
         ("[[cases]]\nname='a'\ninputs={}\nscorers=['exac']", "there is no scorer 'exac'"),
         ("[[cases]]\nname='a'\ninputs={}\nscorers=['code.py:run']", "name no code"),
+        ("[[cases]]\nname='a'\ninputs={}\n" * 2, "case 2: another case has the name 'a'"),
         ("[[cases]", "invalid TOML"),
     ],
 )

@@ -69,6 +69,7 @@ def test_no_significant_gain_is_exit_code_4(project: Path, cli: Any) -> None:
         (("improve",), "name a TEMPLATE"),
         ((*ARGUMENTS, "--proposals", "rows.jsonl"), "invalid JSON"),
         ((*ARGUMENTS, "--margin", "3"), "--margin"),
+        ((*ARGUMENTS, "--resume"), "name it as output"),
         ((*ARGUMENTS, "--json", "--markdown"), "two formats"),
         (("improve", "capital", "--verify", "better.json"), "takes no TEMPLATE"),
     ],

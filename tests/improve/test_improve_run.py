@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -296,6 +297,73 @@ def test_a_proposer_that_fails_is_asked_again_when_the_search_is_resumed(tmp_pat
     with pytest.raises(UsageError, match=r"the proposer failed: .*401.*; resume the search"):
         search(tmp_path, Down(), rounds=1)
     assert search(tmp_path, Model([BETTER]), rounds=1).is_accepted
+
+
+AT_ONCE = {"concurrency": 64}
+"""All rows are under way before the batch could stop for failures in a row."""
+
+
+class Flaky(Model):
+    """Fails where `fails(text)`."""
+
+    def __init__(self, fails: Callable[[str], bool]) -> None:
+        super().__init__([BETTER])
+        self.fails = fails
+
+    def __call__(self, request: Any) -> Any:
+        text = super().__call__(request)
+        if self.fails("\n".join(message.content for message in request.messages)):
+            return ProviderError("HTTP 401: no", kind="auth", status=401, retryable=False)
+        return text
+
+
+def test_a_template_without_any_value_ends_the_search_which_can_be_resumed(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"c0-selection: none of \d+ rows has a value: .*401"):
+        search(tmp_path, Flaky(lambda text: True), rounds=1, limits=AT_ONCE)
+    assert not (tmp_path / "search" / "certificate.json").exists()
+    certificate = search(tmp_path, Model([BETTER]), rounds=1)
+    assert certificate.is_accepted
+    assert certificate.candidates()[0]["mean"] > 0
+
+
+def test_rows_without_targets_end_the_search_with_the_reason(tmp_path: Path) -> None:
+    untold = [{"id": row["id"], "country": row["country"]} for row in rows()]
+    with pytest.raises(UsageError, match=r"none of \d+ rows has a value: no target"):
+        search(tmp_path, Model([BETTER]), rows=untold)
+
+
+def test_an_outage_at_the_sealed_rows_does_not_decide(tmp_path: Path) -> None:
+    def is_sealed(text: str) -> bool:
+        return "name alone" in text and (tmp_path / "search/batches/c1-sealed").exists()
+
+    with pytest.raises(UsageError, match=r"c1-sealed: none of \d+ rows has a value: .*401"):
+        search(tmp_path, Flaky(is_sealed), rounds=1, limits=AT_ONCE)
+    certificate = search(tmp_path, Model([BETTER]), rounds=1)
+    assert certificate.decision is not None
+    assert certificate.decision.accepted
+    assert certificate.decision.look == 1
+
+
+def test_errors_on_selection_rows_are_counted_where_means_are_shown(
+    done: tuple[Path, Certificate, Model], tmp_path: Path
+) -> None:
+    certificate = search(tmp_path, Flaky(lambda text: "7?" in text and "Propose" not in text))
+    missing = certificate.candidates()[0]["missing"]
+    assert missing > 0
+    count = certificate.content["split"]["selection"]["rows"]
+    assert f"({missing} of {count} without a value count as 0)" in as_lines(certificate, 200)
+    assert asyncio.run(verify(certificate.path)).is_own
+    assert "without a value" not in as_lines(done[1], 200)
+
+
+def test_resume_without_a_search_makes_no_call(tmp_path: Path) -> None:
+    model = Model()
+    with pytest.raises(RecordError, match="there is no search to resume"):
+        search(tmp_path, model, resume=True)
+    with pytest.raises(UsageError, match="name it as output"):
+        search(tmp_path, model, resume=True, output=None)
+    assert not model.calls
+    assert not (tmp_path / "search").exists()
 
 
 def test_a_budget_that_does_not_reach_the_decision_is_said(tmp_path: Path) -> None:

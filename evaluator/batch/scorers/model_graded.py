@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Self, cast
+from typing import Annotated, Any, ClassVar, Self, cast
 
 from evaluator.batch.records import Score
 from evaluator.batch.scorers.builtin_scorer import (
@@ -30,12 +30,13 @@ from evaluator.batch.scorers.builtin_scorer import (
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, graded_score, run_scorer
 from evaluator.errors import UsageError
 from evaluator.errors.results import Outcome, TaskError, TaskResult, Usage
-from evaluator.fields import Count, Names, Positive, Share
+from evaluator.fields import Names, Positive, Range, Share
 from evaluator.language.types import describe as type_of
 from evaluator.lazy_dataclass import dataclass
 from evaluator.models.logprobs import TokenLogprob, from_rows
 
 UNSCORED = "unscored"
+MAX_JUDGE_EPOCHS = 100
 _NOT_IN_NAME = re.compile(r"[^\w.-]")
 # A capital letter that stands alone, not the word in "A good answer".
 _LETTER = re.compile(r"(?<![\w'’])([A-Z])(?![\w'’]|\s+(?!(?:is|was)\b)[a-z])")
@@ -140,7 +141,7 @@ class ModelGradedScorer(ResultScorer):
     model: str | None = None
     repeat: int = 1
     judges: Names | None = None
-    judge_epochs: Count = 1
+    judge_epochs: Annotated[int, Range(least=1, most=MAX_JUDGE_EPOCHS)] = 1
 
     def describe(self) -> dict[str, Any]:
         described = ResultScorer.describe(self)
