@@ -4,7 +4,7 @@
     ├── UsageError              caller: arguments that do not fit a call
     │   ├── RowError            caller: a row of a batch; names file, line, column (`batch.rows`)
     │   ├── EditError           caller: an edit that cannot be made (`improve.xml_texts`)
-    │   └── Undecided           caller: has to say whether a provider batch exists (`batch.submissions`)
+    │   └── Undecided           caller: is there a provider batch? (`batch.submissions`)
     ├── ConfigurationError      caller: a profile, a key or a setting
     │   ├── MissingExtra        caller: an optional package; names the extra that installs it
     │   └── MissingKey          caller: the key of a provider (`handler.backends`)

@@ -12,7 +12,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-
 # Python 3.13 and later check certificates strictly.
 _CA_USAGE = x509.KeyUsage(
     digital_signature=False,
