@@ -130,7 +130,7 @@ def test(
     that prompts contain, and scorers of the answer; NAME.prompts.txt, written by --update, holds
     the prompts as they have to be. Without --model no call is made.
     """
-    from evaluator.authoring.template_tests import TemplateTests, report
+    from evaluator.authoring.template_tests import SUFFIX, TemplateTests, report
     from evaluator.interpreter.evaluator import Evaluator
 
     if not paths and not Path("templates").is_dir():
@@ -150,6 +150,10 @@ def test(
         if template.file is not None
         and any(Path(template.file).resolve().is_relative_to(root) for root in roots)
     ]
+    for root in () if library.errors else roots:
+        for path in sorted(root.rglob(f"*{SUFFIX}")):
+            if path.name.removesuffix(SUFFIX) not in library.templates:
+                raise UsageError(f"{path}: there is no template of this name to test")
     found = [list(tests.run(name, update=update)) for name in chosen]
     results = [result for each in found for result in each]
     if as_json:

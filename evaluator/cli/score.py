@@ -46,8 +46,8 @@ def _definition_flags(command: Any) -> Any:
     epilog="Examples:\n\n\b\n  evaluator score batches/capitals --scorer f1\n"
     "  evaluator score batches/capitals --scorer reference --model-role grader=openai/gpt-4o\n"
     "  evaluator score batches/capitals --history\n\n"
-    "Exit codes: 0 every sample is scored; 5 incomplete; 2 wrong usage; 3 configuration; "
-    "130 interrupted."
+    "Exit codes: 0 every answer has a score or an error of each scorer; 5 incomplete; "
+    "2 wrong usage; 3 configuration; 130 interrupted."
 )
 @batch_argument
 @_definition_flags

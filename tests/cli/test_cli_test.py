@@ -35,3 +35,13 @@ def test_a_template_with_an_error_is_not_skipped(cli: Run, tmp_path: Path) -> No
 def test_without_templates_it_says_what_to_name(cli: Run) -> None:
     ran = cli("test")
     assert ran.code == 2 and "evaluator test FOLDER" in ran.err
+
+
+def test_cases_without_a_template_are_an_error(cli: Run, tmp_path: Path) -> None:
+    put(tmp_path / "templates")
+    cases = tmp_path / "templates" / "capitol.tests.toml"
+    cases.write_text(CASES)
+    ran = cli("test")
+    assert ran.code == 2 and "capitol.tests.toml: there is no template of this name" in ran.err
+    cases.rename(cases.with_name("capital.tests.toml"))
+    assert cli("test").code == 0

@@ -464,7 +464,7 @@ def test_several_judges_are_asked_several_times_and_the_mean_of_their_values_cou
     assert make_scorer("reference:judge_epochs=1").describe() == plain
     assert "judges" not in plain and "judge_epochs" not in plain
     assert len(make_scorer("reference:judge_epochs=100").members()) == 100
-    with pytest.raises(UsageError, match=r"judge_epochs is 101, expected an integer in .1, 100."):
+    with pytest.raises(UsageError, match=r"judge_epochs is 101, expected an integer in \[1, 100\]"):
         make_scorer("reference:judge_epochs=101")
 
 
