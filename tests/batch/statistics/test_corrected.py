@@ -9,6 +9,7 @@ from statistics import mean, variance
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import beta
 from truescore import ppi_estimate
 
 from evaluator.batch.statistics import (
@@ -78,7 +79,7 @@ def partly_labelled(seed: int) -> tuple[list[float], list[int], list[float | Non
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_it_equals_truescore_also_over_clusters_and_for_a_difference(seed: int) -> None:
+def test_it_equals_truescore_also_by_verdict(seed: int) -> None:
     predictions, places, labels = partly_labelled(seed)
     own = [labels[place] for place in places]
     expected = ppi_estimate(predictions, own, places)
@@ -195,12 +196,13 @@ def test_too_few_labels_have_no_interval() -> None:
     assert corrected_mean([], []).mean is None
 
 
-@pytest.mark.parametrize(
-    ("share", "n", "low", "high"),
-    [(0.0, 20, 0.0, 0.1165), (1.0, 20, 0.8835, 1.0), (0.5, 10, 0.2235, 0.7765)],
-)
-def test_the_limits_of_jeffreys(share: float, n: int, low: float, high: float) -> None:
-    assert jeffreys(share, n) == (pytest.approx(low, abs=2e-3), pytest.approx(high, abs=2e-3))
+@pytest.mark.parametrize(("passed", "n"), [(0, 20), (20, 20), (5, 10), (1, 50), (37, 41)])
+def test_the_limits_of_jeffreys_equal_scipys(passed: int, n: int) -> None:
+    """They are quantiles of a beta distribution, except where none or all passed."""
+    tails = beta(passed + 0.5, n - passed + 0.5)
+    low = tails.ppf(0.025) if passed else 0.0
+    high = tails.ppf(0.975) if passed < n else 1.0
+    assert jeffreys(passed / n, n) == (pytest.approx(low, abs=1e-9), pytest.approx(high, abs=1e-9))
 
 
 def sides(seed: int, *, gain: float = 0.1) -> tuple[PartlyLabelled, PartlyLabelled]:
