@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from evaluator.batch.fields import reader_of
-from evaluator.batch.labels import CurrentLabels, Label, LabelVerdict, shown_digest
+from evaluator.batch.labels import CurrentLabels, Label, LabelVerdict, majority, shown_digest
 from evaluator.batch.records import SampleResult, Score
 from evaluator.batch.statistics import (
     Estimate,
@@ -187,9 +187,9 @@ class JudgedResults:
         """
         found: dict[int, float] = {}
         for place, labels in self.labels.items():
-            votes = [label.passed for label in labels.values() if label.passed is not None]
-            if votes:
-                found[place] = (_sign(2 * sum(votes) - len(votes)) + 1) / 2
+            passed = majority(labels.values())
+            if passed is not None:
+                found[place] = passed
         return found
 
     def _label_values(self) -> dict[int, float]:
@@ -355,7 +355,3 @@ def _strata(verdicts: Sequence[float]) -> list[float]:
     if any(count < _LEAST_LABELS for count in counts.values()):
         return [1.0] * len(verdicts)
     return list(verdicts)
-
-
-def _sign(value: float) -> int:
-    return (value > 0) - (value < 0)
