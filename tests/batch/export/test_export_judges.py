@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,37 +12,14 @@ from zipfile import ZipFile
 import pytest
 
 from evaluator.batch.export import SUMMARISED, export
-from evaluator.batch.folder import BatchFolder
-from evaluator.batch.labels import LabelVerdict, append_labels, shown_digest
-from evaluator.batch.reading import Batch, open_batch
-from evaluator.batch.records import Score
-from tests.batch.labelled import judged_batch, label_of, label_some, result_of
+from evaluator.batch.labels import shown_digest
+from evaluator.batch.reading import Batch
+from tests.batch.labelled import asked_batch, judged_batch
 
 
 @pytest.fixture
 def batch(tmp_path: Path) -> Batch:
-    """60 results, asked three times each; 40 are labelled, one by two people, one stale."""
-    judged = judged_batch(tmp_path / "quiz", samples=0, total=60)
-    with BatchFolder.open(judged.folder) as writer:
-        for place in range(60):
-            passed = place % 3 > 0
-            result = result_of(place, ("right", "wrong, and long")[place % 4 == 0], passed)
-            votes = {"judge 1": passed, "judge 2": passed, "judge 3": passed or place % 6 == 0}
-            metadata = {"votes": votes, "models": dict.fromkeys(votes, "some/model")}
-            metadata["values"] = {name: float(vote) for name, vote in votes.items()}
-            writer.append(replace(result, scores={"judge": Score(float(passed), passed, metadata=metadata)}))
-    found = open_batch(judged.folder)
-    label_some(found, 40, only=lambda result: result.place < 50)
-    first, stale = [result for result in found.results() if result.place >= 58]
-    append_labels(
-        found.folder,
-        [
-            label_of(first),
-            label_of(first, "bob", verdict=LabelVerdict.FAILED),
-            replace(label_of(stale), shown="of another text"),
-        ],
-    )
-    return found
+    return asked_batch(tmp_path / "quiz")
 
 
 def exported(batch: Batch, kind: str, path: Path) -> Path:
@@ -87,7 +63,10 @@ def test_what_is_known_of_a_judge_has_one_json_form(batch: Batch, tmp_path: Path
 
     with ZipFile(exported(batch, "inspect", tmp_path / "x.eval")) as archive:
         results = json.loads(archive.read("header.json"))["results"]
-    assert results["metadata"] == {"calibrations": {"judge": calibration}, "stability": {"judge": stability}}
+    assert results["metadata"] == {
+        "calibrations": {"judge": calibration},
+        "stability": {"judge": stability},
+    }
     metrics = results["scores"][0]["metrics"]
     assert metrics["corrected"]["value"] == calibration["corrected"]["mean"]
     assert metrics["mean"]["value"] == pytest.approx(2 / 3)
