@@ -284,7 +284,7 @@ def _results(group: GroupSummary, about: About) -> dict[str, Any]:
     metadata: dict[str, Any] = {}
     decision = about.decision
     if decision is not None:
-        metadata["decision"] = {"status": decision.status, **decision.to_dict()}
+        metadata["decision"] = decision.shown()
     for key, judges in (("calibrations", group.calibrations), ("stability", group.stability)):
         if judges:
             metadata[key] = {name: judge.to_dict() for name, judge in judges.items()}
