@@ -208,7 +208,6 @@ def _sample(result: SampleResult) -> dict[str, Any]:
         },
         "metadata": {**result.metadata, "evaluator": own},
         "store": {},
-        "events": [],
         "attachments": {},
         "model_usage": {model: _usage(result.usage)},
         "total_time": result.duration_s,
@@ -218,6 +217,7 @@ def _sample(result: SampleResult) -> dict[str, Any]:
     if started := _moment(result.started):
         sample["started_at"] = started
         sample["completed_at"] = _moment(result.started, result.duration_s)
+    sample["events"] = _events(result)
     failure = result.failure
     if failure is not None and result.verdict is Verdict.ERROR:
         message = f"{failure.type} ({failure.kind}): {failure.message}"
@@ -226,6 +226,22 @@ def _sample(result: SampleResult) -> dict[str, Any]:
     else:
         sample["scores"] = {name: _score(score) for name, score in result.scores.items()}
     return sample
+
+
+def _events(result: SampleResult) -> list[dict[str, Any]]:
+    """The transcript: where the conversation is recorded, and the scores. Single model calls are
+    in the task file, not in a result.
+    """
+    recorded = result.task_file or "the log of the batch"
+    about = {"source": "evaluator", "data": f"Each model call is recorded in {recorded}."}
+    events: list[dict[str, Any]] = [{"event": "info", "working_start": 0.0, **about}]
+    for name, score in result.scores.items():
+        event = {"event": "score", "working_start": result.duration_s, "scorer": name}
+        events.append(event | {"score": _score(score)})
+    if moment := _moment(result.started, result.duration_s):
+        for event in events:
+            event["timestamp"] = moment
+    return events
 
 
 def _stop_reason(result: SampleResult) -> str:
