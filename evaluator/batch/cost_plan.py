@@ -444,11 +444,15 @@ class _CellCost:
             )
         return found
 
+    def _counts(self, judge: str | None) -> tuple[int, int]:
+        """The samples that the template or a judge is asked for, and those that were rendered."""
+        if judge is None:
+            return self._asked, self._shown_asked
+        return self.samples, self._shown
+
     def _expectation(self, judge: str | None, model: str, models: Sequence[str]) -> Amounts:
         """The expectation for one of the `models` that the template, or a judge, asks."""
-        count, shown = self.samples, self._shown
-        if judge is None:
-            count, shown = self._asked, self._shown_asked
+        count, shown = self._counts(judge)
         sums = self._expected.get(judge, _Expected()).by_model
         recorded = self._recorded.get((self.template, judge))
         if recorded is not None:
@@ -467,14 +471,13 @@ class _CellCost:
         others read it.
         """
         terms = cache_terms_of(self._config, model)
-        shown = self._shown_asked if judge is None else self._shown
+        count, shown = self._counts(judge)
         prefixes = self._expected.get(judge, _Expected()).prefixes.get(model, {})
         if terms is None or self._config.prices is not None or not shown:
             return Cached()
-        share = (self._asked if judge is None else self.samples) / shown
         found = Cached()
         for prefix, rendered in prefixes.items():
-            calls = rendered * share
+            calls = rendered * count / shown
             tokens = prefix.tokens * _TYPICAL
             saved = terms.saved_usd(tokens, calls)
             if saved > 0:

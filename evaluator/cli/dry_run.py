@@ -61,8 +61,8 @@ def print_dry_run(
     return not refused
 
 
-_HEAD = ["", "model", "", "turns", "calls", "input", "output", "cost"]
-_HEAD += ["prompt cache", "batch API", "time"]
+_COSTS = ["cost", "prompt cache", "batch API", "time"]
+_HEAD = ["", "model", "", "turns", "calls", "input", "output", *_COSTS]
 
 
 def _print_costs(costs: CostPlan) -> None:
