@@ -269,8 +269,10 @@ def _target(target: Any) -> str | list[str]:
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
-    """Inspect AI counts input tokens without cached ones, and has no unknown counts: they are 0."""
-    cached = usage.cached_tokens or 0
+    """Inspect AI counts input tokens without those read from a cache or written to it, and has no
+    unknown counts: they are 0.
+    """
+    cached = (usage.cached_tokens or 0) + (usage.cache_write_tokens or 0)
     data: dict[str, Any] = {
         "input_tokens": max(0, (usage.input_tokens or 0) - cached),
         "output_tokens": usage.output_tokens or 0,
@@ -278,6 +280,7 @@ def _usage(usage: Usage) -> dict[str, Any]:
     }
     for name, value in (
         ("input_tokens_cache_read", usage.cached_tokens),
+        ("input_tokens_cache_write", usage.cache_write_tokens or None),
         ("reasoning_tokens", usage.reasoning_tokens),
         ("total_cost", usage.cost_usd),
     ):
