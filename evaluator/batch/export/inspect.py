@@ -33,6 +33,7 @@ from evaluator.batch.export.output_path import About, output_file
 from evaluator.batch.export.result_table import as_text, clean
 from evaluator.batch.records import SampleResult, Score, Verdict
 from evaluator.batch.summary import GroupSummary, ScorerSummary
+from evaluator.batch.summary.calibrated import Calibration
 from evaluator.errors import RecordError, UsageError
 from evaluator.errors.results import Usage
 
@@ -294,20 +295,32 @@ def _results(group: GroupSummary, about: About) -> dict[str, Any]:
     found: dict[str, Any] = {
         "total_samples": counts.total,
         "completed_samples": counts.results - counts.error,
-        "scores": [_scorer(name, scorer) for name, scorer in group.part.scorers.items()],
+        "scores": [
+            _scorer(name, scorer, group.calibrations.get(name))
+            for name, scorer in group.part.scorers.items()
+        ],
     }
+    metadata: dict[str, Any] = {}
     decision = about.decision
     if decision is not None:
-        found["metadata"] = {"decision": {"status": decision.status, **decision.to_dict()}}
+        metadata["decision"] = decision.shown()
+    for key, judges in (("calibrations", group.calibrations), ("stability", group.stability)):
+        if judges:
+            metadata[key] = {name: judge.to_dict() for name, judge in judges.items()}
+    if metadata:
+        found["metadata"] = metadata
     return found
 
 
-def _scorer(name: str, scorer: ScorerSummary) -> dict[str, Any]:
+def _scorer(name: str, scorer: ScorerSummary, calibration: Calibration | None) -> dict[str, Any]:
     metrics = {
         "mean": scorer.value.mean,
         "accuracy": scorer.pass_rate.mean,
         "stderr": scorer.value.se,
     }
+    if calibration is not None:
+        metrics["corrected"] = calibration.share.corrected.mean
+        metrics["corrected_stderr"] = calibration.share.corrected.se
     return {
         "name": name,
         "scorer": name,
