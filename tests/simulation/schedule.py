@@ -10,19 +10,19 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from random import Random
 from typing import Any
-from unittest.mock import patch
 
 from evaluator import Evaluator, clock, disk, randomness, this_process
 from evaluator.errors import CorruptRecord, EvaluatorError, RecordError, RecordNotWritten
 from evaluator.interpreter.operators import script
 from evaluator.processes import starting
 from evaluator.record import owner
+from evaluator.record.redact import Redactor
 from evaluator.record.store import TaskStore
 from tests.simulation.generated import name_of
 from tests.simulation.simulated_disk import (
@@ -41,14 +41,15 @@ from tests.simulation.workload import (
     BATCH,
     PROFILE,
     QUEUE,
+    TOOLS,
     WORKLOAD,
     Provider,
     World,
     case_named,
     library_of,
     result_of,
-    script_of,
-    tools_of,
+    run_script,
+    use_world,
 )
 
 PLACE = Path("/dev/shm" if os.path.isdir("/dev/shm") else "/tmp")
@@ -128,6 +129,8 @@ class Report:
     trace: list[tuple[int, int]] = field(default_factory=list)
 
 
+# The environment of this process decides nothing.
+NO_SECRETS = Redactor.from_environment({})
 JUMPS_S = (0.0, -7200.0, 86_400.0)
 
 
@@ -189,13 +192,21 @@ def effects(
         },
         owner: {"_owner_of": owner._owner_of.__wrapped__},
         starting: {"start_thread": loop.start_thread, "Timer": loop.timer},
-        script: {"run_script": script_of(world)},
+        script: {"run_script": run_script},
+        Redactor: {"from_environment": lambda **_: NO_SECRETS},
     }
-    with ExitStack() as stack:
-        for module, names in replaced.items():
-            for name, value in names.items():
-                stack.enter_context(patch.object(module, name, value))
+    use_world(world)
+    originals = [
+        (owner, name, vars(owner)[name]) for owner, names in replaced.items() for name in names
+    ]
+    for replaced_owner, names in replaced.items():
+        for name, value in names.items():
+            setattr(replaced_owner, name, value)
+    try:
         yield
+    finally:
+        for replaced_owner, name, value in originals:
+            setattr(replaced_owner, name, value)
 
 
 def live(
@@ -248,7 +259,7 @@ def evaluator_of(world: World, files: SimulatedDisk, sync: str) -> Evaluator:
         profiles={"simulation": PROFILE},
         backend=Provider(world),
         tasks_dir=f"{files.root}/tasks",
-        tools=tools_of(world),
+        tools=TOOLS,
         roots=[ROOTS],
         reparse=world.case.reparse,
         sync=sync,
@@ -544,7 +555,6 @@ def marks_of(output: str) -> set[str]:
 
 
 def run(plan: Plan) -> Report:
-    gc.collect()
     gc.disable()
     try:
         return _run(plan)
@@ -554,6 +564,9 @@ def run(plan: Plan) -> Report:
 
 def _run(plan: Plan) -> Report:
     schedule = warm(plan)
+    gc.collect()
+    # The collections at the ends of the processes need not look at what is there before.
+    gc.freeze()
     with folder() as root:
         report = schedule(plan, root).run()
         if report.violation is not None:
