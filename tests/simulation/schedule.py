@@ -15,12 +15,13 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 from evaluator import Evaluator, clock, disk, randomness, this_process
 from evaluator.errors import CorruptRecord, EvaluatorError, RecordError, RecordNotWritten
 from evaluator.interpreter.operators import script
-from evaluator.processes import starting
+from evaluator.processes import concurrency, starting
 from evaluator.record import owner
 from evaluator.record.redact import Redactor
 from evaluator.record.store import TaskStore
@@ -129,6 +130,10 @@ class Report:
     trace: list[tuple[int, int]] = field(default_factory=list)
 
 
+# Garbage is collected at the end of a process only.
+NO_COLLECTOR = SimpleNamespace(
+    get_freeze_count=lambda: 1, freeze=lambda: None, unfreeze=lambda: None
+)
 # The environment of this process decides nothing.
 NO_SECRETS = Redactor.from_environment({})
 JUMPS_S = (0.0, -7200.0, 86_400.0)
@@ -193,6 +198,7 @@ def effects(
         owner: {"_owner_of": owner._owner_of.__wrapped__},
         starting: {"start_thread": loop.start_thread, "Timer": loop.timer},
         script: {"run_script": run_script},
+        concurrency: {"gc": NO_COLLECTOR},
         Redactor: {"from_environment": lambda **_: NO_SECRETS},
     }
     use_world(world)
