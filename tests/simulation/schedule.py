@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -38,12 +39,11 @@ from tests.simulation.simulated_disk import (
 from tests.simulation.simulated_loop import Hang, SimulatedLoop
 from tests.simulation.workload import (
     ANSWER,
-    BACKGROUND,
     BATCH,
     PROFILE,
-    QUEUE,
     TOOLS,
     WORKLOAD,
+    WORKLOADS,
     Provider,
     World,
     case_named,
@@ -58,8 +58,12 @@ SYNCS = ("off", "task", "step")
 # Workloads that are forms of `batch`.
 BATCH_FORMS = ("packed", "decided", "shards")
 FAULTS = ("kill", "kill", "power", "power", "full", "fails")
-BACKGROUND_FAULTS = (*FAULTS, "pause", "pause", "jump")
-QUEUE_FAULTS = (*FAULTS, "pause", "pause", "edit", "edit", "jump")
+MACHINE_FAULTS = (*FAULTS, "pause", "pause", "jump")
+FAULTS_OF = {
+    "background": MACHINE_FAULTS,
+    "workers": MACHINE_FAULTS,
+    "queue": (*FAULTS, "pause", "pause", "edit", "edit", "jump"),
+}
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ class Plan:
 
 def plan_of(seed: int, workload: str = "single") -> Plan:
     random = Random(seed)
-    faults = {"queue": QUEUE_FAULTS, "background": BACKGROUND_FAULTS}.get(workload, FAULTS)
+    faults = FAULTS_OF.get(workload, FAULTS)
     kinds = [random.choice(faults) for _ in range(random.choice((1, 1, 2, 3)))]
     case = random.choice(list(WORKLOAD))
     return Plan(
@@ -199,7 +203,7 @@ def effects(
         starting: {"start_thread": loop.start_thread, "Timer": loop.timer},
         script: {"run_script": run_script},
         concurrency: {"gc": NO_COLLECTOR},
-        Redactor: {"from_environment": lambda **_: NO_SECRETS},
+        Redactor: {"from_environment": lambda *_, **__: NO_SECRETS},
     }
     use_world(world)
     originals = [
@@ -346,6 +350,11 @@ class Schedule:
         self.has_lost = False
         self.recorded: set[str] = set()
         self.number = 0
+
+    @classmethod
+    def warm(cls, plan: Plan) -> None:
+        """Makes the undisturbed run that a schedule is compared with."""
+        reference(plan.case, plan.sync)
 
     def run(self) -> Report:
         try:
@@ -584,23 +593,13 @@ def _run(plan: Plan) -> Report:
 
 def warm(plan: Plan) -> type[Schedule]:
     """Makes the undisturbed run of a plan. Returns: what runs it."""
-    if plan.case == BATCH.name:
-        from tests.simulation import batch_schedule
-
-        batch_schedule.reference(plan.sync, plan.form)
-        return batch_schedule.BatchSchedule
-    if plan.case == QUEUE.name:
-        from tests.simulation import queue_schedule
-
-        queue_schedule.reference()
-        return queue_schedule.QueueSchedule
-    if plan.case == BACKGROUND.name:
-        from tests.simulation import background_schedule
-
-        background_schedule.reference()
-        return background_schedule.BackgroundSchedule
-    reference(plan.case, plan.sync)
-    return Schedule
+    if plan.case in WORKLOADS:
+        module = import_module(f"tests.simulation.{plan.case}_schedule")
+        schedule: type[Schedule] = getattr(module, f"{plan.case.capitalize()}Schedule")
+    else:
+        schedule = Schedule
+    schedule.warm(plan)
+    return schedule
 
 
 def shrink(plan: Plan) -> Plan:

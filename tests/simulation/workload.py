@@ -66,8 +66,9 @@ QUEUE = Case(
     answers={"[d]": [[("deliver", {"what": "fx-parcel"})]]},
 )
 BACKGROUND = replace(QUEUE, name="background")
-# The workloads besides `single`.
-WORKLOADS = {each.name: each for each in (BATCH, QUEUE, BACKGROUND)}
+WORKERS = replace(BATCH, name="workers")
+# The workloads besides `single`; each has a module of its name.
+WORKLOADS = {each.name: each for each in (BATCH, QUEUE, BACKGROUND, WORKERS)}
 ANSWER = re.compile(r"answer ([0-9a-f]{16})")
 # Of one request, fewer than the attempts of a step, so that no step fails by them.
 MAX_FAULTS = 1
