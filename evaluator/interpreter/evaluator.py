@@ -34,8 +34,6 @@ from evaluator.interpreter.chat import Chat, ChatReply
 from evaluator.interpreter.evaluator_arguments import (
     check_arguments,
     check_flag,
-    check_inputs,
-    check_request,
     check_tools,
     log_notice,
     open_cache,
@@ -56,14 +54,14 @@ from evaluator.interpreter.interpret import evaluate_node
 from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished, resume, resume_within
 from evaluator.interpreter.replay import Replay, replay
 from evaluator.interpreter.requests import prepare_request, prepare_words
-from evaluator.interpreter.runs import Binder, PreparedRequest
+from evaluator.interpreter.runs import Binder, PreparedRequest, check_inputs
 from evaluator.interpreter.sandboxing import check_sandbox, needed_sandboxes
 from evaluator.interpreter.sync import run_sync, sync_form
 from evaluator.language.scopes import plain
 from evaluator.library import TemplateLibrary
 from evaluator.memory import Memory
 from evaluator.models.backend import Backend
-from evaluator.nodes import Function, Node
+from evaluator.nodes import Call, Cond, Function, Node, Task
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.record.journal import Sync
 from evaluator.record.redact import Redactor
@@ -457,17 +455,18 @@ class Evaluator:
 
         Raises: UsageError, for a request of the wrong Python type.
         """
-        check_request(request)
+        if not isinstance(request, str | Task | Call | Cond | Function):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"request is {type_of(request)}, expected text or a node")
         options = RunOptions(
             model or self.model,
             handler or self._profile,
             model_roles={**self.model_roles, **(model_roles or {})},
             ask_model=ask_model,
         )
-        library = self.services.library
-        rerank = ask_model and self.services.rerank
+        services = self.services
+        rerank = ask_model and services.rerank
         return self._prepared(
-            lambda: prepare_request(library, request, ask_model=ask_model, rerank=rerank), options
+            lambda: prepare_request(services, request, ask_model=ask_model, rerank=rerank), options
         )
 
     def _prepared(self, find: Callable[[], Binder], options: RunOptions) -> PreparedRequest:
@@ -476,7 +475,9 @@ class Evaluator:
         bind: Binder | TaskError
         try:
             bind = find()
-            self.services.mcp.check(self.services.profile(options.handler).mcp)
+            servers = self.services.profile(options.handler).mcp
+            if servers:
+                self.services.mcp.check(servers)
         except Exception as error:
             bind = to_task_error(error)
         return PreparedRequest(self.services, options, bind)
@@ -496,11 +497,12 @@ class Evaluator:
         The task sees `context`, each a source and a text, whatever it inherits. `labels` and the
         result are as for `evaluate`.
         """
-        check_request(words)
+        if not isinstance(words, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"request is {type_of(words)}, expected text")
         options = replace(self._options, labels=labels)
         items = [ContextItem(source, text) for source, text in context]
         prepared = self._prepared(
-            lambda: prepare_words(self.library, words, template, context=items), options
+            lambda: prepare_words(self.services, words, template, context=items), options
         )
         return await prepared.evaluate(inputs)
 

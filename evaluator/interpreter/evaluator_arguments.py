@@ -14,7 +14,6 @@ from evaluator.handler.config import HandlerConfig
 from evaluator.interpreter.frame import Shots
 from evaluator.language.scopes import plain
 from evaluator.models.backend import Backend
-from evaluator.nodes import Call, Cond, Function, Task
 from evaluator.processes.sandboxes import Sandbox
 from evaluator.tools import Tool
 
@@ -69,18 +68,6 @@ def check_flag(name: str, value: object) -> None:
     """Raises: UsageError, for anything but True and False."""
     if not isinstance(value, bool):
         raise UsageError(f"{name} is {value!r}, expected True or False")
-
-
-def check_inputs(inputs: object) -> None:
-    """Raises: UsageError, if these cannot be the inputs of a request."""
-    if inputs is not None and not isinstance(inputs, Mapping):
-        raise UsageError(f"inputs is {type_of(inputs)}, expected a mapping of names to values")
-
-
-def check_request(request: object) -> None:
-    """Raises: UsageError, if this cannot be a request."""
-    if not isinstance(request, str | Task | Call | Cond | Function):
-        raise UsageError(f"request is {type_of(request)}, expected text or a node")
 
 
 def _is_shot(value: object) -> bool:
