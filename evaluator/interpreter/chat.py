@@ -16,12 +16,11 @@ from evaluator.errors import RecordError, UsageError
 from evaluator.errors.results import Outcome, Status, TaskResult
 from evaluator.handler.conversation import plan_session
 from evaluator.handler.session import Handler
-from evaluator.interpreter.binding import BoundTask
+from evaluator.interpreter.binding import BoundTask, prepare
 from evaluator.interpreter.context import NOTHING, assemble, format_items, policy_of
 from evaluator.interpreter.failures import failure, to_task_error
 from evaluator.interpreter.frame import Frame, Run, RunOptions, Services
 from evaluator.interpreter.operators.atomic import choose, open_handler
-from evaluator.interpreter.prepared import prepare
 from evaluator.interpreter.recovery import reopened, trusts_foreign
 from evaluator.interpreter.requests import recorded_options, recorded_services
 from evaluator.interpreter.runs import record_run
@@ -112,7 +111,7 @@ class Chat:
             context=NOTHING,
             config=prepared.config_in(Scope()),
             budget=budget,
-            frame=frame.within(prepared.domain),
+            frame=replace(frame, domain=prepared.domain),
         )
         choice = await choose(run, None, bound=bound)
         steps.note("resolve", "resolve", CHAT, None, {"model": choice.label, "why": choice.why})

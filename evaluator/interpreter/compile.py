@@ -15,7 +15,7 @@ from evaluator.errors.results import Outcome, TaskError, TaskId, Usage
 from evaluator.handler.profiles import turns_by_profile
 from evaluator.interpreter.authority import Authority
 from evaluator.interpreter.failures import to_task_error
-from evaluator.interpreter.frame import Frame, Run, RunOptions, Services, join
+from evaluator.interpreter.frame import NO_OPTIONS, Frame, Run, RunOptions, Services, join
 from evaluator.interpreter.generated import (
     INTERNAL,
     Allowance,
@@ -133,7 +133,7 @@ async def compile_task(
             services,
             words,
             inputs=asked,
-            options=options or RunOptions(),
+            options=options or NO_OPTIONS,
             node=node,
             template="compile_task",
             template_version=node.version,

@@ -78,15 +78,6 @@ class RunOptions:
     on_message: OnMessage | None = None
     on_begin: OnBegin | None = None
 
-    def recorded(self) -> dict[str, Any]:
-        """Those of RECORDED_OPTIONS that are not the default."""
-        options: dict[str, Any] = {}
-        for name in RECORDED_OPTIONS:
-            value = getattr(self, name)
-            if value != {} and value != getattr(_NO_OPTIONS, name):
-                options[name] = value
-        return options
-
     def inner(self, target: str | None = None) -> RunOptions:
         """The options of a task inside this run: its text is not streamed, its beginning not
         reported, it has no few-shot examples, and `target` is its own.
@@ -94,7 +85,7 @@ class RunOptions:
         return replace(self, on_text=None, on_begin=None, target=target, shots=())
 
 
-_NO_OPTIONS = RunOptions()
+NO_OPTIONS = RunOptions()
 RECORDED_OPTIONS = ("handler", "target", "epoch", "model_roles")
 """The options that a task file has in its header, and that a resumed run takes from it.
 
@@ -259,7 +250,7 @@ class Run:
     services: Services
     request: str
     inputs: Mapping[str, Any]
-    options: RunOptions = _NO_OPTIONS
+    options: RunOptions = NO_OPTIONS
     node: Node | Function | None = None
     template: str | None = None
     template_sha256: str | None = None
@@ -385,12 +376,6 @@ class Frame:
             calls=self.calls if calls is None else calls,
             wants_notes=wants_notes,
         )
-
-    def within(self, domain: Domain) -> Frame:
-        """This frame in the domain of the task that begins there."""
-        if domain is self.domain:
-            return self
-        return replace(self, domain=domain)
 
 
 def join(path: str, segment: str) -> str:

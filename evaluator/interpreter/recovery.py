@@ -20,7 +20,7 @@ from evaluator.errors.results import Outcome
 from evaluator.files.trust import is_trusted
 from evaluator.interpreter.background import BACKGROUND_SAFE
 from evaluator.interpreter.evaluation import EVALUATION_REQUEST
-from evaluator.interpreter.frame import RunOptions, Services, Shots
+from evaluator.interpreter.frame import NO_OPTIONS, RunOptions, Services, Shots
 from evaluator.interpreter.requests import recorded_options, recorded_run, recorded_services
 from evaluator.interpreter.run_record import recorded_outcome, recorded_shots
 from evaluator.interpreter.runs import record_run
@@ -113,7 +113,7 @@ async def resume_within(services: Services, task_id: int, above: Budget) -> Outc
         inputs={},
         unfinished="stop",
         allow_changed=False,
-        callbacks=RunOptions(),
+        callbacks=NO_OPTIONS,
         above=above,
     )
 

@@ -24,6 +24,7 @@ from evaluator.interpreter.choosing import Candidate, choose, shortlist
 from evaluator.interpreter.failures import failure, to_task_error
 from evaluator.interpreter.frame import (
     DEFAULT_MAX_DEPTH,
+    NO_OPTIONS,
     RECORDED_OPTIONS,
     ContextItem,
     Frame,
@@ -311,7 +312,7 @@ def recorded_options(
             f"TASK-{header.task_id} ran with the root {extra['root']}, not {root}; resume it with "
             "that root"
         )
-    callbacks = callbacks or RunOptions()
+    callbacks = callbacks or NO_OPTIONS
     recorded_shots = [(inputs, answer) for inputs, answer in extra.get("shots", ())]
     return replace(
         callbacks,

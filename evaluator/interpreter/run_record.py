@@ -27,7 +27,14 @@ from evaluator.errors import (
 )
 from evaluator.errors.results import Outcome, Status, TaskError, TaskId, outcome_from_dict
 from evaluator.interpreter.failures import to_task_error
-from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, Run, Services, Shots
+from evaluator.interpreter.frame import (
+    DEFAULT_MAX_DEPTH,
+    NO_OPTIONS,
+    RECORDED_OPTIONS,
+    Run,
+    Services,
+    Shots,
+)
 from evaluator.interpreter.plan import planned_steps
 from evaluator.record.journal import Journal
 from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
@@ -65,20 +72,21 @@ class RunRecord:
             return None
         return TaskId(steps.earlier.recording.header.task_id)
 
-    async def open(self, *, is_new: bool) -> Outcome | None:
-        """Opens the task file if it `is_new`, and begins the step that names it, before the run has
-        any effect.
+    async def open(self, steps: StepLog | None) -> Outcome | None:
+        """Opens the task file unless there are `steps`, and begins the step that names it, before
+        the run has any effect.
 
         Returns: the outcome, where there is nothing to evaluate: the subtask ended before its
         parent was interrupted, or it cannot be recorded.
         """
         run = self._run
         try:
-            if is_new:
+            if steps is None:
                 opened = await _open_task_file(run)
                 if isinstance(opened, Recording):
                     return await self._use_recorded(opened)
-                run.steps = opened
+                steps = opened
+            run.steps = steps
             task_id = self.task_id
             if run.options.on_begin is not None and task_id is not None:
                 run.options.on_begin(task_id)
@@ -309,7 +317,10 @@ def _add_options(run: Run, extra: dict[str, Any]) -> None:
     """Adds the options that are needed to start the run again."""
     services = run.services
     options = run.options
-    extra |= options.recorded()
+    for name in RECORDED_OPTIONS:
+        value = getattr(options, name)
+        if value != {} and value != getattr(NO_OPTIONS, name):
+            extra[name] = value
     if services.max_depth != DEFAULT_MAX_DEPTH:
         extra["max_depth"] = services.max_depth
     if services.reparse:

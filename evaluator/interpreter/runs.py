@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from evaluator.errors import UsageError
 from evaluator.errors.messages import type_of
 from evaluator.errors.results import Outcome, TaskError, TaskId, TaskResult, Usage
-from evaluator.interpreter.evaluator_arguments import plain_shots
 from evaluator.interpreter.failures import to_task_error
-from evaluator.interpreter.frame import Frame, Run, RunOptions, Services
+from evaluator.interpreter.frame import Frame, Run, RunOptions, Services, Shots
 from evaluator.interpreter.run_record import RunRecord
 from evaluator.interpreter.sandboxing import check_sandboxes
 from evaluator.language.scopes import plain
@@ -71,6 +70,25 @@ def check_inputs(inputs: object) -> None:
         raise UsageError(f"inputs is {type_of(inputs)}, expected a mapping of names to values")
 
 
+def _is_shot(value: object) -> bool:
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        return False
+    return isinstance(value[0], Mapping)
+
+
+def plain_shots(shots: Shots) -> Shots:
+    """Few-shot examples as plain data.
+
+    Raises: UsageError, for anything but pairs of inputs and answer.
+    """
+    for shot in shots:
+        if not _is_shot(shot):
+            raise UsageError(f"shots has {shot!r:.60}, expected pairs of inputs and answer")
+    return tuple(
+        (cast("dict[str, Any]", plain(dict(inputs))), str(answer)) for inputs, answer in shots
+    )
+
+
 async def record_run(
     run: Run, steps: StepLog | None = None, above: Budget | None = None
 ) -> Outcome:
@@ -84,9 +102,8 @@ async def record_run(
     if run.caller is not None:
         above = run.caller.budget
     run.budget = Budget(run.template or "the evaluation", parent=above)
-    run.steps = steps or StepLog(None)
     record = RunRecord(run)
-    ended = await record.open(is_new=steps is None)
+    ended = await record.open(steps)
     if ended is not None:
         return ended
     async with record:

@@ -15,12 +15,11 @@ from evaluator.errors.results import Outcome, Status, TaskError, TaskResult
 from evaluator.handler.conversation import SessionLog, SessionPlan, plan_session
 from evaluator.handler.model_choice import ModelChoice
 from evaluator.handler.session import Handler, HandlerAnswer
-from evaluator.interpreter.binding import BoundTask
+from evaluator.interpreter.binding import BoundTask, PreparedTask
 from evaluator.interpreter.frame import Run, join
 from evaluator.interpreter.notes import read_notes, summary_of
 from evaluator.interpreter.offered_functions import OfferedFunctions, offered_functions
 from evaluator.interpreter.operators.outcomes import failed, read_output
-from evaluator.interpreter.prepared import PreparedTask
 from evaluator.interpreter.prompt import (
     PreparedPrompt,
     asks_for_notes,
