@@ -156,7 +156,7 @@ class Session:
     `tokens` is estimated locally and corrected to the provider's count after each response. Unless
     somebody needs the count, messages are counted only where the context window is known.
     `warnings` are those of the current query, `budget` is its budget. `epoch` separates repetitions
-    of the same task in the cache.
+    of the same task in the cache. `turns` counts the turns.
     """
 
     __slots__ = (
@@ -175,6 +175,7 @@ class Session:
         "notices",
         "plan",
         "tokens",
+        "turns",
     )
 
     def __init__(
@@ -194,6 +195,7 @@ class Session:
         self.tokens = plan.tool_tokens
         self.notices: dict[str, None] = {}
         self.has_answer = False
+        self.turns = 0
         self._hints = hints
         self._call_mark = new_mark() if config.tool_calling == "text" else ""
         self._counts_tokens = (

@@ -15,6 +15,7 @@ from evaluator.errors.results import Outcome, Status, TaskError, TaskResult
 from evaluator.handler.conversation import SessionLog, SessionPlan, plan_session
 from evaluator.handler.model_choice import ModelChoice
 from evaluator.handler.session import Handler, HandlerAnswer
+from evaluator.handler.tool_runner import Tools
 from evaluator.interpreter.binding import BoundTask, PreparedTask
 from evaluator.interpreter.frame import Run, join
 from evaluator.interpreter.notes import read_notes, summary_of
@@ -186,7 +187,7 @@ def open_handler(
             script_memory_bytes=bound.config.script_memory_bytes,
             sandbox=bound.config.sandbox,
         )
-        runs = (tools, context)
+        runs = Tools(tools, context)
     log = SessionLog(
         run.steps,
         path,
