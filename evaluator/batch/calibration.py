@@ -85,10 +85,7 @@ class JudgedResults:
         self, result: SampleResult, labels: Mapping[str, Label], *, cluster: str, group: str
     ) -> None:
         """Adds a result that the scorer was given, with its labels."""
-        current: dict[str, Label] = {}
-        if labels:
-            shown = shown_digest(result)
-            current = {name: label for name, label in labels.items() if label.shown == shown}
+        current = labels_of(result, labels)
         self.stale += len(labels) - len(current)
         score = result.scores.get(self.scorer)
         if score is not None and (preference := _preference(score)) is not None:
@@ -185,12 +182,8 @@ class JudgedResults:
         """What most labellers say: 1 passed, 0 failed, 0.5 for a tie; by the place of the
         result.
         """
-        found: dict[int, float] = {}
-        for place, labels in self.labels.items():
-            passed = majority(labels.values())
-            if passed is not None:
-                found[place] = passed
-        return found
+        votes = {place: majority(labels.values()) for place, labels in self.labels.items()}
+        return {place: vote for place, vote in votes.items() if vote is not None}
 
     def _label_values(self) -> dict[int, float]:
         """The mean of the labels' values, for results whose labels all have one."""
@@ -303,6 +296,14 @@ def judge_cells(
     for judged in (each for cell in found.values() for each in cell.values()):
         judged.has_unknown_clusters = not has_clusters
     return found
+
+
+def labels_of(result: SampleResult, labels: Mapping[str, Label]) -> dict[str, Label]:
+    """The labels of a result that were given to what it says now."""
+    if not labels:
+        return {}
+    shown = shown_digest(result)
+    return {name: label for name, label in labels.items() if label.shown == shown}
 
 
 def labelled_scorer(scorer: str, labels: CurrentLabels) -> str:

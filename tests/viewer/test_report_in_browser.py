@@ -20,7 +20,7 @@ from evaluator.viewer import ReportBatch, compare_batches, write_report
 from tests.batch.export.results import EACH, FAILED, HOSTILE, hostile, many, result
 from tests.batch.labelled import asked_batch
 from tests.viewer.batches import write_batch
-from tests.viewer.browser import Page, find_chromium, running, tab
+from tests.viewer.browser import Page, find_chromium, opened, running, tab
 from tests.viewer.test_report_file import write_tasks
 
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason="needs chromium on the PATH")
@@ -263,7 +263,7 @@ def test_columns_are_chosen_and_moved_and_a_link_opens_exactly_this(
         assert await page.run(heads) == chosen
         address = await page.run("location.href")
         await page.visit("about:blank")
-        await page.visit(address)
+        await opened(page, address)
         assert await page.run(heads) == chosen
 
     with_page(steps)

@@ -59,6 +59,8 @@ _KIND_OF: dict[str, Kind] = {
     "output_tokens": "int",
     "cached_tokens": "int",
     "reasoning_tokens": "int",
+    "cache_write_tokens": "int",
+    "cache_saved_usd": "float",
     "cost_usd": "float",
     "turns": "int",
     "tool_calls": "int",

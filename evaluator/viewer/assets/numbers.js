@@ -264,6 +264,7 @@ function used(groups) {
       numeric("scoring", (group) => amount(group.spending.scoring_cost_usd, money)),
       numeric("tokens in", (group) => amount(group.spending.input_tokens, whole)),
       numeric("tokens out", (group) => amount(group.spending.output_tokens, whole)),
+      numeric("saved by prompt caches", (group) => amount(group.spending.cache_saved_usd, money)),
       numeric("from the cache", (group) => whole(group.spending.cached_calls)),
       ...["p50", "p90", "p99"].map((name) => numeric(`${name} time`, (group) => seconds(group.duration_s[name]))),
     ],

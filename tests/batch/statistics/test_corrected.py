@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from statistics import mean, variance
@@ -253,3 +254,35 @@ def test_a_difference_without_labels_of_a_verdict_is_refused_and_of_few_has_no_i
 def test_values_within_0_and_1_have_an_interval_within_0_and_1() -> None:
     found = corrected_mean([0.9, 1.0, 0.95, 1.0], [0.9, 1.0, 0.4, None])
     assert found.high == 1.0 and found.low is not None and found.low >= 0
+
+
+def test_a_few_equal_labels_of_a_frequent_verdict_cover_the_truth() -> None:
+    """The exact coverage with 20 labels of 784 passed results and 80 of the others."""
+    verdicts = [1.0] * 784 + [0.0] * 216
+    covered = 0.0
+    seen = 0.0
+    for passed, failed in itertools.product(range(21), range(81)):
+        weight = binomial(passed, 20, 0.679 / 0.784) * binomial(failed, 80, 0.021 / 0.216)
+        if weight < 1e-4:
+            continue
+        labels: list[float | None] = [1.0] * passed + [0.0] * (20 - passed) + [None] * 764
+        labels += [1.0] * failed + [0.0] * (80 - failed) + [None] * 136
+        found = corrected_mean(verdicts, labels, strata=verdicts)
+        assert found.low is not None and found.high is not None
+        covered += weight * (found.low <= 0.7 <= found.high)
+        seen += weight
+    assert seen > 0.997
+    assert 0.945 < covered / seen < 0.955
+
+
+def binomial(passed: int, count: int, share: float) -> float:
+    return math.comb(count, passed) * share**passed * (1 - share) ** (count - passed)
+
+
+def test_two_equal_labels_of_a_rare_verdict_move_the_limits_by_its_share_at_most() -> None:
+    verdicts = [1.0] * 980 + [0.0] * 20
+    labels = [1.0, 0.0] * 100 + [None] * 780 + [0.0] * 2 + [None] * 18
+    found = corrected_mean(verdicts, labels, strata=verdicts)
+    alone = corrected_mean(verdicts[:980], labels[:980], strata=verdicts[:980])
+    assert found.high is not None and alone.high is not None
+    assert found.high < alone.high + 0.02
