@@ -9,6 +9,7 @@ batch of the same template.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from pathlib import Path
@@ -32,7 +33,6 @@ from evaluator.interpreter.cost_bounds import Amounts, CostBounds
 from evaluator.interpreter.preview import Preview, PreviewBackend
 from evaluator.lazy_dataclass import dataclass
 from evaluator.models import prices
-from evaluator.models.prompt_cache import Prefix
 from evaluator.nodes import Task, TopLevel
 from evaluator.nodes.walk import operands
 
@@ -47,7 +47,7 @@ _UNKNOWN = Amounts(*(None,) * 7)
 
 
 @dataclass(frozen=True, slots=True)
-class Cached:
+class CacheSaving:
     """Input tokens that are read from a prompt cache, and the US dollars that this saves of the
     interactive price.
     """
@@ -55,8 +55,8 @@ class Cached:
     tokens: float = 0.0
     saved_usd: float = 0.0
 
-    def __add__(self, other: Cached) -> Cached:
-        return Cached(self.tokens + other.tokens, self.saved_usd + other.saved_usd)
+    def __add__(self, other: CacheSaving) -> CacheSaving:
+        return CacheSaving(self.tokens + other.tokens, self.saved_usd + other.saved_usd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class CostPart:
     model: str
     most: Amounts
     expected: Amounts
-    cached: Cached
+    cached: CacheSaving
 
     def to_dict(self) -> dict[str, Any]:
         named = {"template": self.template, "variant": self.variant, "judge": self.judge}
@@ -96,18 +96,18 @@ class CostPlan:
     notes: Sequence[str]
 
     @property
-    def models(self) -> dict[str, tuple[Amounts, Amounts, Cached]]:
+    def models(self) -> dict[str, tuple[Amounts, Amounts, CacheSaving]]:
         """The most and the expectation for each model, of templates and judges together."""
-        found: dict[str, tuple[Amounts, Amounts, Cached]] = {}
+        found: dict[str, tuple[Amounts, Amounts, CacheSaving]] = {}
         for part in self.parts:
-            most, expected, cached = found.get(part.model, (Amounts(), Amounts(), Cached()))
+            most, expected, cached = found.get(part.model, (Amounts(), Amounts(), CacheSaving()))
             found[part.model] = (most + part.most, expected + part.expected, cached + part.cached)
         return found
 
     @property
-    def cached(self) -> Cached:
+    def cached(self) -> CacheSaving:
         """What prompt caches are expected to save in total."""
-        return sum((part.cached for part in self.parts), Cached())
+        return sum((part.cached for part in self.parts), CacheSaving())
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -263,13 +263,14 @@ class _Expected:
     """Sums over the samples that were rendered, for the template or for a judge."""
 
     by_model: dict[str, Amounts] = field(default_factory=dict[str, Amounts])
-    prefixes: dict[str, dict[Prefix, int]] = field(default_factory=dict[str, dict[Prefix, int]])
+    prefixes: Counter[tuple[str, bytes, int]] = field(
+        default_factory=Counter[tuple[str, bytes, int]]
+    )
 
-    def add(self, model: str, amounts: Amounts, prefix: Prefix | None) -> None:
-        self.by_model[model] = self.by_model.get(model, Amounts()) + amounts
-        if prefix is not None:
-            calls = self.prefixes.setdefault(model, {})
-            calls[prefix] = calls.get(prefix, 0) + 1
+    def add(self, config: HandlerConfig, preview: Preview) -> None:
+        model = preview.model
+        self.by_model[model] = self.by_model.get(model, Amounts()) + _expected(config, preview)
+        self.prefixes[model, preview.prefix_key, preview.prefix_tokens] += 1
 
 
 class _CellCost:
@@ -417,7 +418,7 @@ class _CellCost:
     def _expect(self, judge: str | None, seen: Iterable[Preview]) -> None:
         found = self._expected.setdefault(judge, _Expected())
         for preview in seen:
-            found.add(preview.model, _expected(self._config, preview), preview.prefix)
+            found.add(self._config, preview)
 
     # -- the sums ----------------------------------------------------------------------------------
 
@@ -466,22 +467,22 @@ class _CellCost:
             return _UNKNOWN
         return replace(sums.get(model, Amounts()).times(count / shown), seconds=None)
 
-    def _cached(self, judge: str | None, model: str) -> Cached:
+    def _cached(self, judge: str | None, model: str) -> CacheSaving:
         """What the prompt cache of `model` saves: the first call with a prefix writes it, and the
         others read it.
         """
         terms = cache_terms_of(self._config, model)
         count, shown = self._counts(judge)
-        prefixes = self._expected.get(judge, _Expected()).prefixes.get(model, {})
         if terms is None or self._config.prices is not None or not shown:
-            return Cached()
-        found = Cached()
-        for prefix, rendered in prefixes.items():
+            return CacheSaving()
+        found = CacheSaving()
+        prefixes = self._expected.get(judge, _Expected()).prefixes
+        for (of, _, estimate), rendered in prefixes.items():
             calls = rendered * count / shown
-            tokens = prefix.tokens * _TYPICAL
+            tokens = estimate * _TYPICAL
             saved = terms.saved_usd(tokens, calls)
-            if saved > 0:
-                found += Cached(tokens * (calls - 1), saved)
+            if of == model and saved > 0:
+                found += CacheSaving(tokens * (calls - 1), saved)
         return found
 
     def missing(self) -> list[str]:
