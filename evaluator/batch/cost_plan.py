@@ -41,8 +41,12 @@ if TYPE_CHECKING:
 
 MAX_PREVIEWED = 2_000
 """More rows are not rendered for a template and variant: each takes about a millisecond."""
-_TYPICAL = 0.6
-"""What a model counts, of an estimate: estimates of prose and code are two thirds too high."""
+MAX_COMPARED = 200
+"""More rows of an earlier batch are not rendered for a template and variant."""
+_TYPICAL = 0.68
+"""What a model counts, of an estimate: the mean over the shipped suites."""
+_MESSAGE_TOKENS = 4
+"""What providers add to a message."""
 _UNKNOWN = Amounts(*(None,) * 7)
 
 
@@ -144,13 +148,16 @@ async def plan_costs(
     like = like or plan.options.decide.like
     if like is None and _is_resumed(plan):
         like = plan.options.output
-    recorded = {} if like is None else _recorded(like)
+    recorded, rows_before = ({}, {}) if like is None else _recorded(like)
     if not recorded:
         like = None
     makers = [
         _CellCost(evaluator, plan, template=cell.template, variant=variant, recorded=recorded)
         for cell, variant in plan.cells
     ]
+    if plan.options.fewshot is None:  # the examples of earlier rows are not recorded
+        for maker in makers:
+            await maker.compare(rows_before.get(maker.template, ()))
     pending, left = _pending_work(plan)
     stride = 1 if left is None else -(-left // MAX_PREVIEWED) or 1
     makers_of = {(maker.template, maker.variant.name): maker for maker in makers}
@@ -267,6 +274,10 @@ class _Expected:
         default_factory=Counter[tuple[str, bytes, int]]
     )
 
+    @property
+    def input_tokens(self) -> float:
+        return sum(amounts.input_tokens or 0 for amounts in self.by_model.values())
+
     def add(self, config: HandlerConfig, preview: Preview) -> None:
         model = preview.model
         self.by_model[model] = self.by_model.get(model, Amounts()) + _expected(config, preview)
@@ -305,6 +316,7 @@ class _CellCost:
         self._expected: dict[str | None, _Expected] = {None: _Expected()}
         self._known: dict[Any, dict[str | None, Amounts]] = {}
         self._recorded = recorded
+        self._rendered_before: float | None = None
         self._scorers = [
             (scorer, member)
             for scorer in plan.scorers
@@ -363,6 +375,19 @@ class _CellCost:
             self._count(scorer.name, self._judges[id(member)][1])
         if is_shown and isinstance(outcome, TaskResult):
             await self._judge(sample, outcome)
+
+    async def compare(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Renders rows of an earlier batch, whose prompts may be longer or shorter than these."""
+        rendered = _Expected()
+        count = 0
+        model = self.variant.model or self._evaluator.model
+        for inputs in rows:
+            seen, _ = await self._preview(self._previewing, self.template, inputs, model=model)
+            count += bool(seen)
+            for preview in seen:
+                rendered.add(self._config, preview)
+        if count:
+            self._rendered_before = rendered.input_tokens / count
 
     def _bound(self, inputs: Mapping[str, Any], prompt: int | None) -> dict[str | None, Amounts]:
         repeats = tuple(each.repeats.most for each in operands(self._node, inputs))
@@ -454,9 +479,13 @@ class _CellCost:
     def _expectation(self, judge: str | None, model: str, models: Sequence[str]) -> Amounts:
         """The expectation for one of the `models` that the template, or a judge, asks."""
         count, shown = self._counts(judge)
-        sums = self._expected.get(judge, _Expected()).by_model
+        rendered = self._expected.get(judge, _Expected())
+        sums = rendered.by_model
         recorded = self._recorded.get((self.template, judge))
         if recorded is not None:
+            if judge is None and shown and self._rendered_before and recorded.input_tokens:
+                longer = rendered.input_tokens / shown / self._rendered_before
+                recorded = replace(recorded, input_tokens=recorded.input_tokens * longer)
             # The record has the sum of all models: each has the share of its rendered turns.
             turns = [sums.get(other, Amounts()).turns or 0 for other in models]
             share = 1 / len(models)
@@ -514,7 +543,8 @@ def _expected(config: HandlerConfig, preview: Preview) -> Amounts:
     """What the request of a preview and its answer are expected to take."""
     share = 1.0 if is_simulated_model(preview.model) else _TYPICAL
     output = None if preview.output_tokens is None else preview.output_tokens * share
-    amounts = Amounts(1, 1, preview.input_tokens * share, output, None, None, None)
+    sent = preview.input_tokens * share + _MESSAGE_TOKENS * len(preview.messages)
+    amounts = Amounts(1, 1, sent, output, None, None, None)
     return _priced(config, preview.model, amounts)
 
 
@@ -535,11 +565,19 @@ def _priced(config: HandlerConfig, model: str, amounts: Amounts) -> Amounts:
     return replace(amounts, cost_usd=cost, batch_cost_usd=batch_cost)
 
 
-def _recorded(folder: str | Path) -> dict[tuple[str, str | None], Amounts]:
-    """The mean amounts of a sample in an earlier batch: by template, and of each judge."""
+def _recorded(
+    folder: str | Path,
+) -> tuple[dict[tuple[str, str | None], Amounts], dict[str, list[Mapping[str, Any]]]]:
+    """The mean amounts of a sample in an earlier batch, by template, and of each judge; and the
+    inputs of some of its rows, by template.
+    """
+    rows: dict[str, list[Mapping[str, Any]]] = {}
     sums: dict[tuple[str, str | None], Amounts] = {}
     counts: dict[tuple[str, str | None], int] = {}
     for result in open_batch(folder).results():
+        known = rows.setdefault(result.template, [])
+        if result.usage.turns and len(known) < MAX_COMPARED:
+            known.append(result.inputs)
         used: list[tuple[str | None, Usage, float]] = [(None, result.usage, result.duration_s)]
         used += [(name, score.usage, 0.0) for name, score in result.scores.items()]
         for judge, usage, seconds in used:
@@ -550,4 +588,4 @@ def _recorded(folder: str | Path) -> dict[tuple[str, str | None], Amounts]:
             one = Amounts(turns, turns, usage.input_tokens, usage.output_tokens, seconds=seconds)
             sums[key] = sums.get(key, Amounts()) + one
             counts[key] = counts.get(key, 0) + 1
-    return {key: amounts.times(1 / counts[key]) for key, amounts in sums.items()}
+    return {key: amounts.times(1 / counts[key]) for key, amounts in sums.items()}, rows

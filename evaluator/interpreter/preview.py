@@ -69,11 +69,14 @@ class PreviewBackend:
     ) -> ModelResponse:
         response = await self._simulated.complete(request)
         tokens = sum(estimate_tokens(message.content) for message in request.messages)
+        tokens += sum(estimate_tokens(spec.text()) for spec in request.tools)
         tokens += sum(
             attached.tokens for message in request.messages for attached in message.attachments
         )
         hints = request.hints
-        is_declared = hints.examples or hints.output_type != "text" or hints.schema is not None
+        is_declared = (
+            hints.examples or hints.output_type not in ("text", "calls") or hints.schema is not None
+        )
         prefix = prefix_of(request.messages, request.tools)
         preview = Preview(
             hints.task,

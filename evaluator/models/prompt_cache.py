@@ -114,7 +114,7 @@ def prefix_of(messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> Pr
             break
     if end is None:
         return None
-    texts += [f"{tool.name} {tool.description} {tool.parameters}" for tool in tools]
+    texts += [tool.text() for tool in tools]
     digest = blake2b("\0".join(texts).encode("utf-8", "surrogatepass"), digest_size=16)
     return Prefix(end, sum(map(estimate_tokens, texts)), digest.digest())
 
