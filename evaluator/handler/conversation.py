@@ -184,8 +184,8 @@ class Session:
     `tokens` is estimated locally and corrected to the provider's count after each response. Unless
     somebody needs the count, messages are counted only where the context window is known.
     `warnings` are those of the current query, `budget` is its budget. `continues`: what is sent is
-    likely to be sent again with more messages. `epoch` separates repetitions
-    of the same task in the cache.
+    likely to be sent again with more messages. `epoch` separates repetitions of the same task in
+    the cache. `turns` counts the turns.
     """
 
     __slots__ = (
@@ -206,6 +206,7 @@ class Session:
         "notices",
         "plan",
         "tokens",
+        "turns",
     )
 
     def __init__(
@@ -226,6 +227,7 @@ class Session:
         self.notices: dict[str, None] = {}
         self.has_answer = False
         self.continues = False
+        self.turns = 0
         self._hints = hints
         self._call_mark = new_mark() if config.tool_calling == "text" else ""
         self._counts_tokens = (

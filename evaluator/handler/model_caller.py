@@ -99,6 +99,8 @@ async def call_model(session: Session, turn: int) -> ModelResponse:
         cache = session.plan.choice.cache
         if recorded is not None:
             response = _recorded_response(recorded, session)
+            if cache is not None and session.log.steps.is_batch_answer(path):
+                cache.put(_cache_key(session), response)
         elif cache is not None:
             response = await _cached_response(call, cache)
         else:
@@ -137,12 +139,7 @@ async def _cached_response(call: _TurnCall, cache: ResponseCache) -> ModelRespon
     """The response of the cache, else one that is put into it."""
     session = call.session
     budget = session.budget
-    key = CacheKey.of(
-        _request(session),
-        endpoint=session.plan.choice.endpoint,
-        epoch=session.epoch,
-        tool_calling=session.plan.config.tool_calling,
-    )
+    key = _cache_key(session)
     async with AsyncExitStack() as stack:
         # Waiting for another task's call for the same answer does not count as this task's time.
         with budget.paused():
@@ -155,6 +152,15 @@ async def _cached_response(call: _TurnCall, cache: ResponseCache) -> ModelRespon
         response = await _attempts(call, extra)
         cache.put(key, response)
         return response
+
+
+def _cache_key(session: Session) -> CacheKey:
+    return CacheKey.of(
+        _request(session),
+        endpoint=session.plan.choice.endpoint,
+        epoch=session.epoch,
+        tool_calling=session.plan.config.tool_calling,
+    )
 
 
 async def _record_cached(call: _TurnCall, response: ModelResponse) -> ModelResponse:

@@ -15,7 +15,7 @@ from evaluator.errors.results import Outcome, TaskError, TaskId, Usage
 from evaluator.handler.profiles import turns_by_profile
 from evaluator.interpreter.authority import Authority
 from evaluator.interpreter.failures import to_task_error
-from evaluator.interpreter.frame import Frame, Run, RunOptions, RunSpec, Services, join
+from evaluator.interpreter.frame import NO_OPTIONS, Frame, Run, RunOptions, Services, join
 from evaluator.interpreter.generated import (
     INTERNAL,
     Allowance,
@@ -129,16 +129,18 @@ async def compile_task(
             "templates": _listing(services, words, allowance=allowance),
             "allowed": _allowed(allow_scripts, allow_tools),
         }
-        spec = RunSpec(
+        run = Run(
+            services,
             words,
-            asked,
+            inputs=asked,
+            options=options or NO_OPTIONS,
             node=node,
             template="compile_task",
             template_version=node.version,
             body=body,
             extra={"node": to_xml(node)},
         )
-        outcome = await record_run(services, spec, options=options or RunOptions())
+        outcome = await record_run(run)
     except EvaluatorError as error:
         outcome = to_task_error(error)
     return _result(services, generated, outcome=outcome)

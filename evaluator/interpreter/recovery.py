@@ -20,9 +20,9 @@ from evaluator.errors.results import Outcome
 from evaluator.files.trust import is_trusted
 from evaluator.interpreter.background import BACKGROUND_SAFE
 from evaluator.interpreter.evaluation import EVALUATION_REQUEST
-from evaluator.interpreter.frame import RunOptions, Services, Shots
-from evaluator.interpreter.requests import recorded_options, recorded_services, recorded_spec
-from evaluator.interpreter.run_files import recorded_outcome, recorded_shots
+from evaluator.interpreter.frame import NO_OPTIONS, RunOptions, Services, Shots
+from evaluator.interpreter.requests import recorded_options, recorded_run, recorded_services
+from evaluator.interpreter.run_record import recorded_outcome, recorded_shots
 from evaluator.interpreter.runs import record_run
 from evaluator.interpreter.subtasks import SUBTASK
 from evaluator.library import TemplateLibrary
@@ -98,15 +98,9 @@ async def resume(
             trust=trust or trusts_foreign(services),
         )
         services = recorded_services(header, services)
-        spec = recorded_spec(services.library, header, values=values)
-        options = recorded_options(header, services, callbacks)
-        return await record_run(
-            services,
-            spec,
-            options=options,
-            steps=StepLog(journal, earlier, scrub=store.redactor),
-            above=above,
-        )
+        run = recorded_run(services, header, values=values)
+        run.options = recorded_options(header, services, callbacks)
+        return await record_run(run, StepLog(journal, earlier, scrub=store.redactor), above)
 
 
 async def resume_within(services: Services, task_id: int, above: Budget) -> Outcome:
@@ -119,7 +113,7 @@ async def resume_within(services: Services, task_id: int, above: Budget) -> Outc
         inputs={},
         unfinished="stop",
         allow_changed=False,
-        callbacks=RunOptions(),
+        callbacks=NO_OPTIONS,
         above=above,
     )
 

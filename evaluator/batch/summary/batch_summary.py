@@ -390,7 +390,10 @@ class BatchSummary(Tabular, JsonForm):
         return self.counts.pending == 0 and not self.unfinished
 
     def to_dict(self) -> dict[str, Any]:
-        return {"version": VERSION, "complete": self.complete, **to_dict(self)}
+        data = {"version": VERSION, "complete": self.complete, **to_dict(self)}
+        if self.decision is not None:
+            data["decision"] = self.decision.shown()
+        return data
 
     def tables(self) -> Iterable[Table]:
         yield Table("Batch", lines=list(self._lines()))
