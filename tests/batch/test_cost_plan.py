@@ -354,9 +354,8 @@ def test_an_earlier_batch_of_shorter_rows_tells_the_lengths_of_longer_ones(
     instructions = "<instructions>Sum up: {{ doc }} in words: {{ n }}</instructions>"
     inputs = '<inputs><input name="doc" type="string"/><input name="n" type="number"/></inputs>'
     library = library_of(tmp_path, node("task", "atomic", "t", inputs, instructions, tools))
-    evaluator = Evaluator(
-        library, backend=Counting(), tasks_dir=None, profiles={"default": PROFILE}
-    )
+    profiles = {"default": HandlerConfig(prices=PRICES, max_output_tokens=500)}
+    evaluator = Evaluator(library, backend=Counting(), tasks_dir=None, profiles=profiles)
     prose = "The lighthouse of the point was built by an engineer in that year. "
     short = [{"doc": prose * n, "n": 20 + n} for n in range(1, 9)]
     long = [{"doc": prose * 20 * n, "n": 20 + n} for n in range(1, 9)]
