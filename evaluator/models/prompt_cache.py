@@ -44,9 +44,7 @@ class CacheTerms:
     write_adds_usd: float = 0.0
 
     def saved_usd(self, tokens: float, calls: float) -> float:
-        """What `calls` with a common prefix of so many tokens save, of which the first writes
-        it.
-        """
+        """What `calls` with a common prefix of so many tokens save; the first one writes it."""
         if tokens < self.min_tokens:
             return 0.0
         return tokens * ((calls - 1) * self.read_saves_usd - self.write_adds_usd)
