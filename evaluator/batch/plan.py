@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from evaluator.batch.averages import Average
 from evaluator.batch.decision import Decision
 from evaluator.batch.design import PlannedDecision, plan_decision
-from evaluator.batch.fields import check_fields, check_targets
+from evaluator.batch.fields import check_fields, check_rows
 from evaluator.batch.folder import MANIFEST, BatchFolder
 from evaluator.batch.identity import (
     SCHEMA,
@@ -232,7 +232,7 @@ def make_plan(
         {"cluster": options.cluster, "group_by": options.group_by, **reads},
         target=options.target,
     )
-    check_targets(source, scorers)
+    check_rows(source, scorers)
     _check_provider_batch(evaluator, options, source, () if is_answered else variants)
     deciding = _plan_decision(options, source, variants=len(cells))
     if deciding is not None and deciding.decision.design.epochs != options.epochs:
