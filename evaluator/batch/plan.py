@@ -234,6 +234,7 @@ def make_plan(
     )
     check_rows(source, scorers)
     _check_provider_batch(evaluator, options, source, () if is_answered else variants)
+    _check_measure(options, scorers)
     deciding = _plan_decision(options, source, variants=len(cells))
     if deciding is not None and deciding.decision.design.epochs != options.epochs:
         options = replace(options, epochs=deciding.decision.design.epochs)
@@ -318,6 +319,21 @@ def _plan_decision(options: BatchOptions, rows: RowSource, variants: int) -> Pla
         cluster=options.cluster,
         recorded=recorded,
     )
+
+
+def _check_measure(options: BatchOptions, scorers: Sequence[Scorer]) -> None:
+    """Raises: UsageError, if no scorer gives the score that the batch decides by."""
+    measure = options.decide.measure
+    names = [name for scorer in scorers for name in score_names(scorer)]
+    if measure is None or measure in names:
+        return
+    # A scorer whose code is not loaded may have this value.
+    if not any(
+        isinstance(scorer, UnloadedScorer) and measure.startswith(f"{scorer.name}.")
+        for scorer in scorers
+    ):
+        hint = did_you_mean(measure, names) or f"the scores are {listed(names)}"
+        raise UsageError(f"measure: there is no score {measure!r}; {hint}")
 
 
 def _was_begun(options: BatchOptions) -> bool:

@@ -144,9 +144,7 @@ class ChoiceScorer(ResultScorer):
         return Score(value, wanted == chosen, answer=_listed(chosen), explanation=why)
 
 
-def options_of(
-    choices: Sequence[str] | Mapping[str, str] | None, sample: Sample
-) -> dict[str, str]:
+def options_of(choices: Sequence[str] | Mapping[str, str] | None, sample: Sample) -> dict[str, str]:
     """Letters to the words of `choices`, or of the row's own; without any, A to Z without words.
 
     Raises: UsageError, unless there are 2 to 26 options.
