@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from evaluator.batch.identity import Cell as Cell
     from evaluator.batch.identity import Identity as Identity
     from evaluator.batch.judges import Judges as Judges
+    from evaluator.batch.labels import CurrentLabels as CurrentLabels
+    from evaluator.batch.labels import Label as Label
+    from evaluator.batch.labels import LabelVerdict as LabelVerdict
     from evaluator.batch.merge import merge_shards as merge_shards
     from evaluator.batch.metrics import FunctionMetric as FunctionMetric
     from evaluator.batch.metrics import Metric as Metric
@@ -89,6 +92,7 @@ _HOMES = {
     ".plan": ("BatchPlan", "make_plan"),
     ".identity": ("Cell", "Identity"),
     ".judges": ("Judges",),
+    ".labels": ("CurrentLabels", "Label", "LabelVerdict"),
     ".thresholds": ("Threshold", "ThresholdResult"),
     ".progress": (
         "Display",
