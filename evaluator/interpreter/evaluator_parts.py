@@ -27,7 +27,8 @@ from evaluator.models.backend import Backend
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.record.journal import Sync
 from evaluator.record.redact import Redactor
-from evaluator.record.store import TaskStore, TaskSummary
+from evaluator.record.store import TaskStore
+from evaluator.record.task_folder import TaskSummary
 from evaluator.tools import Asker, FileAccess, Tool, builtin_tools
 from evaluator.tools.mcp.connections import McpConnections
 
