@@ -116,7 +116,9 @@ class Chat:
         choice = await choose(run, None, bound=bound)
         steps.note("resolve", "resolve", CHAT, None, {"model": choice.label, "why": choice.why})
         tools = await tools_for(run, _TASK, bound=bound, provider=choice.endpoint)
-        specs = () if tools is None else tools.specs()
+        specs = ()
+        if tools is not None:
+            specs = tools.specs()
         plan = plan_session(bound.config, choice, specs)
         handler = open_handler(run, bound, plan, tools=tools)
         queries = _Queries(run, handler, bound=bound)
@@ -153,7 +155,8 @@ class Chat:
                 told = ""
             else:
                 told = background.notifications(run.session(""), later=True)
-            query = f"{told}\n\n{query}" if told else query
+            if told:
+                query = f"{told}\n\n{query}"
             await _record(steps, path, name="query", output=query)
         return query
 

@@ -389,7 +389,9 @@ class EvaluatorParts:
 
         `default_model` is the model of requests for which nothing else names one.
         """
-        environ = None if default_model is None else {"EVALUATOR_MODEL": default_model}
+        environ = None
+        if default_model is not None:
+            environ = {"EVALUATOR_MODEL": default_model}
         services = replace(
             self.services,
             chooser=ModelChooser(backend=backend, environ=environ),
@@ -406,7 +408,9 @@ class EvaluatorParts:
         inside their header, where nothing was done.
         """
         store = self.services.store
-        summaries = () if store is None else store.interrupted()
+        summaries = ()
+        if store is not None:
+            summaries = store.interrupted()
         return [
             task for task in summaries if task.header is not None and task.header.parent is None
         ]
@@ -422,7 +426,9 @@ class EvaluatorParts:
             # The next run reports the problem with the folder.
             return
         if ids:
-            more = " and more" if len(ids) > MAX_REPORTED else ""
+            more = ""
+            if len(ids) > MAX_REPORTED:
+                more = " and more"
             self.services.notice(
                 f"interrupted and not resumed: TASK-{', TASK-'.join(ids[:MAX_REPORTED])}{more}; "
                 "see: evaluator tasks list --interrupted"

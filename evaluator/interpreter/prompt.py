@@ -102,7 +102,10 @@ async def build_messages(
     if system is None and task.system is not None:
         task_system = await _resolve(run, task.system, bound=bound, field="system")
         system = _joined(bound.config.system, task_system)
-    messages = [Message("system", system)] if system else []
+    if system:
+        messages = [Message("system", system)]
+    else:
+        messages = []
     if task.shots:
         for example in task.examples:
             shot = await _shot(run, prompt, example=example, bound=bound)

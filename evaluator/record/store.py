@@ -123,7 +123,9 @@ class TaskStore(TaskFolder):
                 journal = self._new_packed(folders, policy)
             else:
                 journal = self._new_journal(folders, policy)
-            key = self._key if is_own else None
+            key = None
+            if is_own:
+                key = self._key
             owner = self._owner
         try:
             header = Header(
@@ -296,7 +298,9 @@ class TaskStore(TaskFolder):
 
     def _parked_end(self, task_id: int, custom_id: str) -> StepEnd:
         """The end of a call that was parked. Raises: TaskBusy, if it may still be answered."""
-        end = None if self.parked_end is None else self.parked_end(custom_id)
+        end = None
+        if self.parked_end is not None:
+            end = self.parked_end(custom_id)
         if end is None:
             raise TaskBusy(
                 f"TASK-{task_id} waits for a provider batch; resume the batch that it belongs to"
