@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ PRICES = {
     "claude-haiku-4-5": (1e-6, 5e-6),
 }
 """Dollars for a token in and out; a batch pays half."""
+SLOW_S = 0.05
 
 
 @dataclass
@@ -35,7 +37,7 @@ class Fault:
 
     Operations: upload, create, get, list, results, cancel, delete, call. `what`: an HTTP status;
     "before" or "after" (the connection is closed before or after the effect); "kill before" or
-    "kill after" (the client is killed then).
+    "kill after" (the client is killed then); "slow" (the effect comes later).
     """
 
     operation: str
@@ -168,7 +170,8 @@ class ProviderServer(ThreadingHTTPServer):
             self._end(job, "cancelled")
         elif self.now >= job.created + self.takes_s:
             job.fates = [self.fate(*request) for request in job.requests]
-            self._end(job, "expired" if "expired" in job.fates else "completed")
+            partial = [status for status in ("expired", "cancelled") if status in job.fates]
+            self._end(job, partial[0] if partial else "completed")
 
     def _end(self, job: Job, status: str) -> None:
         job.ended = self.now
@@ -341,6 +344,8 @@ class _Request(BaseHTTPRequestHandler):
         if fault == "kill before":
             server.kill()
             fault = "before"
+        if fault == "slow":
+            time.sleep(SLOW_S)
         if fault == "before":
             self._close()
             return

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +27,12 @@ from evaluator.errors import UsageError
 from evaluator.errors.results import Outcome, TaskResult, Usage
 from evaluator.handler.backends import is_simulated_model
 from evaluator.handler.config import HandlerConfig
+from evaluator.handler.conversation import cache_terms_of
 from evaluator.interpreter.cost_bounds import Amounts, CostBounds
 from evaluator.interpreter.preview import Preview, PreviewBackend
 from evaluator.lazy_dataclass import dataclass
 from evaluator.models import prices
+from evaluator.models.prompt_cache import Prefix
 from evaluator.nodes import Task, TopLevel
 from evaluator.nodes.walk import operands
 
@@ -45,8 +47,23 @@ _UNKNOWN = Amounts(*(None,) * 7)
 
 
 @dataclass(frozen=True, slots=True)
+class Cached:
+    """Input tokens that are read from a prompt cache, and the US dollars that this saves of the
+    interactive price.
+    """
+
+    tokens: float = 0.0
+    saved_usd: float = 0.0
+
+    def __add__(self, other: Cached) -> Cached:
+        return Cached(self.tokens + other.tokens, self.saved_usd + other.saved_usd)
+
+
+@dataclass(frozen=True, slots=True)
 class CostPart:
-    """The calls of one model for a template, or for a judge of a template's answers."""
+    """The calls of one model for a template, or for a judge of a template's answers. `cached` is
+    what the provider's prompt cache is expected to save of them.
+    """
 
     template: str
     variant: str
@@ -54,10 +71,12 @@ class CostPart:
     model: str
     most: Amounts
     expected: Amounts
+    cached: Cached
 
     def to_dict(self) -> dict[str, Any]:
         named = {"template": self.template, "variant": self.variant, "judge": self.judge}
-        return {**named, "model": self.model, **_both(self.most, self.expected)}
+        amounts = _both(self.most, self.expected)
+        return {**named, "model": self.model, **amounts, "cached": asdict(self.cached)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +96,29 @@ class CostPlan:
     notes: Sequence[str]
 
     @property
-    def models(self) -> dict[str, tuple[Amounts, Amounts]]:
+    def models(self) -> dict[str, tuple[Amounts, Amounts, Cached]]:
         """The most and the expectation for each model, of templates and judges together."""
-        found: dict[str, tuple[Amounts, Amounts]] = {}
+        found: dict[str, tuple[Amounts, Amounts, Cached]] = {}
         for part in self.parts:
-            most, expected = found.get(part.model, (Amounts(), Amounts()))
-            found[part.model] = (most + part.most, expected + part.expected)
+            most, expected, cached = found.get(part.model, (Amounts(), Amounts(), Cached()))
+            found[part.model] = (most + part.most, expected + part.expected, cached + part.cached)
         return found
+
+    @property
+    def cached(self) -> Cached:
+        """What prompt caches are expected to save in total."""
+        return sum((part.cached for part in self.parts), Cached())
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "samples": self.samples,
             "previewed": self.previewed,
-            "total": _both(self.most, self.expected),
-            "models": {name: _both(*amounts) for name, amounts in self.models.items()},
+            "total": {**_both(self.most, self.expected), "cached": asdict(self.cached)},
+            "models": {
+                name: {**_both(most, expected), "cached": asdict(cached)}
+                for name, (most, expected, cached) in self.models.items()
+            },
             "parts": [part.to_dict() for part in self.parts],
             "tree": dict(self.tree),
             "missing": list(self.missing),
@@ -236,9 +263,13 @@ class _Expected:
     """Sums over the samples that were rendered, for the template or for a judge."""
 
     by_model: dict[str, Amounts] = field(default_factory=dict[str, Amounts])
+    prefixes: dict[str, dict[Prefix, int]] = field(default_factory=dict[str, dict[Prefix, int]])
 
-    def add(self, model: str, amounts: Amounts) -> None:
+    def add(self, model: str, amounts: Amounts, prefix: Prefix | None) -> None:
         self.by_model[model] = self.by_model.get(model, Amounts()) + amounts
+        if prefix is not None:
+            calls = self.prefixes.setdefault(model, {})
+            calls[prefix] = calls.get(prefix, 0) + 1
 
 
 class _CellCost:
@@ -386,7 +417,7 @@ class _CellCost:
     def _expect(self, judge: str | None, seen: Iterable[Preview]) -> None:
         found = self._expected.setdefault(judge, _Expected())
         for preview in seen:
-            found.add(preview.model, _expected(self._config, preview))
+            found.add(preview.model, _expected(self._config, preview), preview.prefix)
 
     # -- the sums ----------------------------------------------------------------------------------
 
@@ -408,15 +439,20 @@ class _CellCost:
                     # A model that a variable names is bounded under another name.
                     most=self._most.get((judge, model), Amounts()),
                     expected=self._expectation(judge, model, models=models),
+                    cached=self._cached(judge, model),
                 )
             )
         return found
 
+    def _counts(self, judge: str | None) -> tuple[int, int]:
+        """The samples that the template or a judge is asked for, and those that were rendered."""
+        if judge is None:
+            return self._asked, self._shown_asked
+        return self.samples, self._shown
+
     def _expectation(self, judge: str | None, model: str, models: Sequence[str]) -> Amounts:
         """The expectation for one of the `models` that the template, or a judge, asks."""
-        count, shown = self.samples, self._shown
-        if judge is None:
-            count, shown = self._asked, self._shown_asked
+        count, shown = self._counts(judge)
         sums = self._expected.get(judge, _Expected()).by_model
         recorded = self._recorded.get((self.template, judge))
         if recorded is not None:
@@ -429,6 +465,24 @@ class _CellCost:
         if not shown:
             return _UNKNOWN
         return replace(sums.get(model, Amounts()).times(count / shown), seconds=None)
+
+    def _cached(self, judge: str | None, model: str) -> Cached:
+        """What the prompt cache of `model` saves: the first call with a prefix writes it, and the
+        others read it.
+        """
+        terms = cache_terms_of(self._config, model)
+        count, shown = self._counts(judge)
+        prefixes = self._expected.get(judge, _Expected()).prefixes.get(model, {})
+        if terms is None or self._config.prices is not None or not shown:
+            return Cached()
+        found = Cached()
+        for prefix, rendered in prefixes.items():
+            calls = rendered * count / shown
+            tokens = prefix.tokens * _TYPICAL
+            saved = terms.saved_usd(tokens, calls)
+            if saved > 0:
+                found += Cached(tokens * (calls - 1), saved)
+        return found
 
     def missing(self) -> list[str]:
         judges = [bounds for bounds, _ in self._judges.values()]

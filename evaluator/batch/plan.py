@@ -8,6 +8,7 @@ import platform
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -596,7 +597,7 @@ def make_manifest(
     return {
         "schema": SCHEMA,
         "name": plan.name,
-        "versions": _versions(),
+        "versions": dict(_versions()),
         "rows": dict(plan.rows.description),
         "select": {
             name: value for name, value in asdict(options.select).items() if name != "shard"
@@ -640,7 +641,8 @@ def make_manifest(
     }
 
 
-def _versions() -> dict[str, str]:
+@cache
+def _versions() -> Mapping[str, str]:
     found = {"python": platform.python_version(), "platform": platform.platform()}
     for package in _PACKAGES:
         try:

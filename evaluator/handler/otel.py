@@ -306,7 +306,6 @@ def _report_model_call(span: _OtelSpan, result: ModelResponse | ProviderError) -
     attributes = {
         "gen_ai.response.model": result.model,
         "gen_ai.response.finish_reasons": [result.finish_reason],
-        "gen_ai.usage.cache_creation.input_tokens": result.cache_write_tokens,
         **_usage(result.usage),
     }
     if span.captures:
@@ -361,6 +360,7 @@ def _usage(usage: Usage) -> dict[str, Any]:
         "gen_ai.usage.input_tokens": usage.input_tokens,
         "gen_ai.usage.output_tokens": usage.output_tokens,
         "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
+        "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens or None,
         "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
         "evaluator.cost_usd": usage.cost_usd,
     }

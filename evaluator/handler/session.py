@@ -89,6 +89,7 @@ class Handler(Session):
         if self._closed:
             raise SessionClosed("a Handler serves one task; the task of this one has ended")
         self._closed = is_last
+        self.continues = self._tools is not None or not is_last
         self.budget = budget or self.budget
         self.notices.clear()
         position = self.position()

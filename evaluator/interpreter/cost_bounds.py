@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from evaluator.errors import ConfigurationError
 from evaluator.errors.results import Usage
 from evaluator.handler.config import HandlerConfig
+from evaluator.handler.conversation import cache_terms_of
 from evaluator.handler.model_choice import ModelChoice
 from evaluator.interpreter.background import BACKGROUND_TOOLS
 from evaluator.lazy_dataclass import dataclass
@@ -362,13 +363,15 @@ def _max_cost(
     tokens = (int(sent), int(output))
     if config.prices is not None and not is_batch:
         return (tokens[0] * config.prices[0] + tokens[1] * config.prices[1]) / 1e6
+    terms = cache_terms_of(config, model)
+    most_written = tokens[0] if terms is not None and terms.needs_marks else 0
     cost_of = prices.cost_usd
     if is_batch:
         cost_of = partial(prices.batch_cost_usd, profile=config.prices)
     costs = [
-        cost_of(model, Usage(*tokens, 0, reasoning), written)
+        cost_of(model, Usage(*tokens, 0, reasoning, cache_write_tokens=written))
         for reasoning in (0, tokens[1])
-        for written in ((0, tokens[0]) if config.cache else (0,))
+        for written in {0, most_written}
     ]
     known = [cost for cost in costs if cost is not None]
     return max(known, default=None)

@@ -56,7 +56,7 @@ _ATTRIBUTES = {
     "default-without-effect": ["default", "name"],
     "duplicate-name": ["name"],
     "loop-by-default": ["type"],
-    "too-few-turns": ["type"],
+    "too-few-turns": ["max_turns"],
 }
 """The attributes whose value a finding about an element is about, by code: the first that it
 has.

@@ -14,6 +14,7 @@ from typing import Any
 from evaluator.lazy_dataclass import dataclass
 from evaluator.models.backend import Message, ModelRequest, ModelResponse
 from evaluator.models.prices import estimate_tokens
+from evaluator.models.prompt_cache import Prefix, prefix_of
 from evaluator.models.simulated import SimulatedBackend
 
 _MESSAGE_OVERHEAD_TOKENS = 16
@@ -27,6 +28,7 @@ class Preview:
 
     `max_input_tokens` is a bound, None where the request has attachments. `output_tokens` estimates
     an answer like the template's examples or of its output format, None if it declares neither.
+    `prefix` is what other requests have too, as far as is known.
     """
 
     task: str | None
@@ -37,6 +39,7 @@ class Preview:
     model: str = ""
     max_input_tokens: int | None = None
     output_tokens: int | None = None
+    prefix: Prefix | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -78,6 +81,7 @@ class PreviewBackend:
             model=request.model,
             max_input_tokens=_max_input_tokens(request),
             output_tokens=response.usage.output_tokens if is_declared else None,
+            prefix=prefix_of(request.messages, request.tools),
         )
         self.seen.append(preview)
         return response

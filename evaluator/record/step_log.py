@@ -98,6 +98,12 @@ class StepLog:
             return None
         return self.earlier.batch_failure(path)
 
+    def is_batch_answer(self, path: str) -> bool:
+        """Whether the recorded answer of the step at `path` is one of a provider batch, as it was
+        received.
+        """
+        return self.earlier is not None and self.earlier.is_batch_answer(path)
+
     async def may_repeat(self, path: str) -> bool:
         """Whether a step with a side effect may run, although an earlier run may have had that
         effect already.

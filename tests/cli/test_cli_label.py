@@ -229,3 +229,12 @@ def test_of_several_scorers_the_one_that_asks_a_model_is_checked(cli: Any, tmp_p
     assert ran.code == 2 and "name one with --scorer: `exact`, `judge`" in ran.err
     judged_batch(tmp_path / "no", scorers={}, judges={})
     assert "there is no verdict to check" in cli("label", "no", *PEOPLE).err
+
+
+def test_options_of_a_search_need_improve(cli: Any, batch: Path) -> None:
+    refused = cli("calibrate", "b", "--rounds", "2")
+    assert refused.code == 2
+    assert "--rounds is an option of a search; give --improve with it" in refused.err
+    refused = cli("calibrate", "b", "--improve")
+    assert refused.code == 2
+    assert "define the judge again" in refused.err

@@ -22,9 +22,7 @@ MOST = 80
 
 
 @pytest.fixture(scope="module", autouse=True)
-def small_heap():
-    """Each simulated process ends with a collection, which need not look at what is there before."""
-    gc.freeze()
+def freed_heap():
     yield
     gc.unfreeze()
 

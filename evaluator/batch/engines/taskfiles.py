@@ -19,6 +19,7 @@ from pathlib import Path
 
 from evaluator import clock, disk, randomness
 from evaluator.batch.work import WorkItem, sample_label
+from evaluator.errors import RecordNotWritten, advice_on
 from evaluator.files.atomic import NEW_FILE, lock, try_lock
 from evaluator.files.open_below import open_private_folder
 from evaluator.lazy_dataclass import dataclass
@@ -53,24 +54,39 @@ class Probe:
         except OSError:
             return False
         finally:
-            os.close(fd)
+            disk.close(fd)
 
 
 @contextmanager
 def make_probe(folder: Path) -> Generator[Probe]:
-    """A probe in `folder`, removed when the context ends. Removes those of killed processes."""
-    os.close(open_private_folder(folder))
-    _remove_stale_probes(folder)
+    """A probe in `folder`, removed when the context ends. Removes those of killed processes.
+
+    Raises: RecordNotWritten.
+    """
     path = folder / f"{_PROBE}{randomness.token_hex(8)}"
     token = randomness.token_bytes(32)
-    fd = disk.open(path, NEW_FILE, 0o600)
     try:
-        lock(fd)
-        disk.write(fd, token)
+        os.close(open_private_folder(folder))
+        _remove_stale_probes(folder)
+        fd = disk.open(path, NEW_FILE, 0o600)
+    except OSError as error:
+        raise _not_written(path, error) from error
+    try:
+        try:
+            lock(fd)
+            disk.write(fd, token)
+        except OSError as error:
+            raise _not_written(path, error) from error
         yield Probe(str(path), token)
     finally:
-        disk.unlink(path)
-        os.close(fd)
+        # One that stays is removed by the next process.
+        with suppress(OSError):
+            disk.unlink(path)
+        disk.close(fd)
+
+
+def _not_written(path: Path, error: OSError) -> RecordNotWritten:
+    return RecordNotWritten(f"{path}: cannot be written: {error.strerror}; {advice_on(error)}")
 
 
 def _remove_stale_probes(folder: Path) -> None:
@@ -82,7 +98,7 @@ def _remove_stale_probes(folder: Path) -> None:
                 if try_lock(fd):
                     disk.unlink(path)
             finally:
-                os.close(fd)
+                disk.close(fd)
 
 
 class OwnFolder:
