@@ -68,7 +68,7 @@ class Chat:
 
     async def start(self, services: Services, options: RunOptions) -> Outcome:
         """Runs a new session to its end. Returns: the outcome of the session."""
-        run = self.run_in(services)
+        run = run_of(self, services)
         run.options = options
         run.extra = {"chat": True}
         return await record_run(run)
@@ -88,15 +88,11 @@ class Chat:
                     f"{task_id}"
                 )
             services = recorded_services(header, services)
-            run = self.run_in(services)
+            run = run_of(self, services)
             run.options = recorded_options(header, services, callbacks)
             earlier = ResumedSteps(recording, _tell, trust=trusts_foreign(services))
             steps = StepLog(journal, earlier, scrub=store.redactor)
             return await record_run(run, steps)
-
-    def run_in(self, services: Services) -> Run:
-        """The session as a run, also one below another task."""
-        return Run(services, CHAT, inputs={}, body=self._run)
 
     async def _run(self, run: Run, frame: Frame) -> Outcome:
         steps = run.steps
@@ -197,6 +193,11 @@ class Chat:
             return to_task_error(error)
         finally:
             self._answering = None
+
+
+def run_of(chat: Chat, services: Services) -> Run:
+    """The session as a run, also one below another task."""
+    return Run(services, CHAT, inputs={}, body=chat._run)  # pyright: ignore[reportPrivateUsage]  (Run is not public, Chat is)
 
 
 @dataclass(slots=True)
