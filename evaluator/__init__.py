@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from evaluator.record.recorded_steps import ChangedStep as ChangedStep
     from evaluator.record.steps import Recording as Recording
     from evaluator.record.store import TaskStore as TaskStore
-    from evaluator.record.store import TaskSummary as TaskSummary
+    from evaluator.record.task_folder import TaskSummary as TaskSummary
     from evaluator.tools import Tool as Tool
     from evaluator.tools import tool as tool
     from evaluator.tools.mcp.servers import McpServer as McpServer
@@ -139,7 +139,8 @@ _HOMES = {
     "evaluator.output": ("ParsedOutput", "parse_output"),
     "evaluator.record.steps": ("Recording",),
     "evaluator.record.recorded_steps": ("ChangedStep",),
-    "evaluator.record.store": ("TaskStore", "TaskSummary"),
+    "evaluator.record.store": ("TaskStore",),
+    "evaluator.record.task_folder": ("TaskSummary",),
     "evaluator.errors.results": (
         "Outcome",
         "Resource",
