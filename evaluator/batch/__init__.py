@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from evaluator.batch.control import batch_status as batch_status
     from evaluator.batch.control import control_batch as control_batch
     from evaluator.batch.cost_plan import Amounts as Amounts
+    from evaluator.batch.cost_plan import CacheSaving as CacheSaving
     from evaluator.batch.cost_plan import CostPart as CostPart
     from evaluator.batch.cost_plan import CostPlan as CostPlan
     from evaluator.batch.cost_plan import plan_costs as plan_costs
@@ -80,7 +81,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     ".control": ("BatchStatus", "Command", "batch_status", "control_batch"),
-    ".cost_plan": ("Amounts", "CostPart", "CostPlan", "plan_costs"),
+    ".cost_plan": ("Amounts", "CacheSaving", "CostPart", "CostPlan", "plan_costs"),
     ".decision": ("Deciding", "Decision", "Design", "LookResult"),
     ".design": ("PlannedDecision",),
     ".definition": ("BatchDefinition", "read_definition"),
