@@ -67,7 +67,7 @@ def labels_of(batch: Batch, given_labels: list[Any]) -> list[Label]:
     return found
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(st.lists(_given, min_size=1, max_size=6))
 @example([("x", ("passed", 0.5), "=1+1", 0, False), ("x", ("failed", None), '\'-a\n"b",', 1, True)])
 def test_what_is_exported_is_imported(batch: Batch, given_labels: list[Any]) -> None:
