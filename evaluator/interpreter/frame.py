@@ -152,13 +152,9 @@ class Services:
         else:
             denied = [user_folder(), self.store.root]
         index = getattr(self.memory, "path", None)
-        denied += (
-            []
-            if index is None
-            else [
-                Path(f"{index}{end}") for end in ("", "-wal", "-shm", "-journal", ".consolidated")
-            ]
-        )
+        if index is not None:
+            ends = ("", "-wal", "-shm", "-journal", ".consolidated")
+            denied += [Path(f"{index}{end}") for end in ends]
         object.__setattr__(self, "files", self.files.without(denied))
 
     def profile(self, name: str | None) -> HandlerConfig:
