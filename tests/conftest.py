@@ -45,12 +45,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """In a fresh clone the workers share the work of compiling the tests, which takes one of them longer than to
+    """In a fresh clone the workers share the work of compiling the files, which takes one of them longer than to
     collect them: each begins at another file, and leaves out what is there."""
     worker = getattr(config, "workerinput", None)
     if worker is None or config.args != config.getini("testpaths"):
         return
-    files = sorted(Path(__file__).parent.rglob("test_*.py"))
+    root = Path(__file__).parents[1]
+    # The package has a plugin of pytest, so that pytest compiles its modules too.
+    files = sorted([*root.glob("tests/**/test_*.py"), *root.glob("evaluator/**/*.py")])
     first = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
     for file in files[first:] + files[:first]:
         compiled = file.parent / "__pycache__" / (file.stem + rewrite.PYC_TAIL)
