@@ -78,7 +78,9 @@ class ToolGrant:
 
 def _checked_stop(texts: tuple[str, ...]) -> tuple[str, ...]:
     try:
-        return check_stop(texts) if texts else texts
+        if texts:
+            return check_stop(texts)
+        return texts
     except ValueError as error:
         raise ValueError(f"is {texts!r:.80}, {error}") from error
 
@@ -166,7 +168,9 @@ class HandlerConfig:
         """The environment variables whose values the profile sends to its endpoint or to its MCP
         servers.
         """
-        key_variables = (self.api_key_env,) if self.api_key_env else ()
+        key_variables = ()
+        if self.api_key_env:
+            key_variables = (self.api_key_env,)
         return (*key_variables, *(name for server in self.mcp for name in server.variables()))
 
     def override(self, **changes: Any) -> HandlerConfig:

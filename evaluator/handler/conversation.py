@@ -61,7 +61,10 @@ class SessionLog:
     def note(self, message: Message, usage: Usage | None = None) -> None:
         """Passes on a message of the conversation, with the usage of an answer."""
         if self.on_message is not None:
-            used = {} if usage is None else {"usage": usage.to_dict()}
+            if usage is None:
+                used = {}
+            else:
+                used = {"usage": usage.to_dict()}
             self.on_message(self.path, {**message.to_dict(), **used})
 
     def path_of(self, segment: str) -> str:
@@ -129,9 +132,7 @@ def plan_session(
         is_free=is_free,
         window=window,
         max_output_tokens=most,
-        tool_tokens=sum(
-            estimate_tokens(f"{spec.name} {spec.description} {spec.parameters}") for spec in tools
-        ),
+        tool_tokens=sum(estimate_tokens(spec.text()) for spec in tools),
         cache_terms=None if is_free else cache_terms_of(config, choice.label),
         settings=settings,
         fingerprinted=FixedPart(fingerprinted),
@@ -231,7 +232,9 @@ class Session:
         self.continues = False
         self.turns = 0
         self._hints = hints
-        self._call_mark = new_mark() if config.tool_calling == "text" else ""
+        self._call_mark = ""
+        if config.tool_calling == "text":
+            self._call_mark = new_mark()
         self._counts_tokens = (
             plan.window is not None
             or plan.choice.limiter is not None

@@ -411,7 +411,10 @@ def first_model(base_url: str, key: str | None, timeout_s: float = 0.3) -> str |
         make = http.client.HTTPConnection
     connection = make(parts.hostname or "", parts.port, timeout=timeout_s)
     try:
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        if key:
+            headers = {"Authorization": f"Bearer {key}"}
+        else:
+            headers = {}
         connection.request("GET", parts.path.rstrip("/") + "/models", headers=headers)
         response = connection.getresponse()
         if response.status != 200:

@@ -157,7 +157,10 @@ class OtelTracer:
 
     def tool_call(self, call: ToolCall, tool: Tool | None) -> _OtelSpan:
         # The name of a tool that does not exist is content: a model wrote it.
-        name = "unknown" if tool is None else tool.spec.name
+        if tool is None:
+            name = "unknown"
+        else:
+            name = tool.spec.name
         attributes: dict[str, Any] = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": name,
@@ -179,7 +182,10 @@ class OtelTracer:
     ) -> _OtelSpan:
         from opentelemetry.trace import SpanKind
 
-        kind = SpanKind.CLIENT if is_client else SpanKind.INTERNAL
+        if is_client:
+            kind = SpanKind.CLIENT
+        else:
+            kind = SpanKind.INTERNAL
         span = self._tracer.start_span(
             _identifier(name, self._redactor),
             kind=kind,

@@ -232,7 +232,8 @@ async def _attempt(
     tool = tools.registry.get(call.name)
     started = clock.monotonic()
     remaining = session.budget.remaining_s()
-    remaining = inf if remaining is None else remaining
+    if remaining is None:
+        remaining = inf
     context = replace(tools.context, step_path=path, remaining_s=remaining, call_id=call.id)
     try:
         with log.tracer.tool_call(call, tool) as span:

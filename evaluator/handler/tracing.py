@@ -138,7 +138,9 @@ class LoggedTracer:
         inner = self._inner.task(template, version, task_id)
         if not LOGGERS["tasks"].isEnabledFor(INFO):
             return inner
-        number = "" if task_id is None else f" (TASK-{task_id})"
+        number = ""
+        if task_id is not None:
+            number = f" (TASK-{task_id})"
         what = f"task {template or 'of a request'}{number}"
         return self._span("tasks", what, inner=inner, describe=_describe_task)
 

@@ -96,7 +96,9 @@ def _prepared(domain: Domain, node: Task, *, is_root: bool, is_subtask: bool) ->
     services = domain.services
     domain.authority.check(node)
     spec = node.handler
-    named = None if spec is None else spec.ref
+    named = None
+    if spec is not None:
+        named = spec.ref
     profile = services.profile(domain.handler or named)
     inside = domain.inside(
         domain.authority.under(profile),
@@ -214,7 +216,10 @@ class BoundTask:
         `wants_notes`: whether a later step sees only the notes of the node's result; None: as of
         this task's result.
         """
-        items = self.context.items if context is None else context
+        if context is None:
+            items = self.context.items
+        else:
+            items = context
         if wants_notes is None:
             wants_notes = self.frame.wants_notes
         return self.frame.at(

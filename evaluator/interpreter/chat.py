@@ -68,7 +68,7 @@ class Chat:
 
     async def start(self, services: Services, options: RunOptions) -> Outcome:
         """Runs a new session to its end. Returns: the outcome of the session."""
-        run = self.run_in(services)
+        run = run_of(self, services)
         run.options = options
         run.extra = {"chat": True}
         return await record_run(run)
@@ -88,15 +88,11 @@ class Chat:
                     f"{task_id}"
                 )
             services = recorded_services(header, services)
-            run = self.run_in(services)
+            run = run_of(self, services)
             run.options = recorded_options(header, services, callbacks)
             earlier = ResumedSteps(recording, _tell, trust=trusts_foreign(services))
             steps = StepLog(journal, earlier, scrub=store.redactor)
             return await record_run(run, steps)
-
-    def run_in(self, services: Services) -> Run:
-        """The session as a run, also one below another task."""
-        return Run(services, CHAT, inputs={}, body=self._run)
 
     async def _run(self, run: Run, frame: Frame) -> Outcome:
         steps = run.steps
@@ -116,7 +112,9 @@ class Chat:
         choice = await choose(run, None, bound=bound)
         steps.note("resolve", "resolve", CHAT, None, {"model": choice.label, "why": choice.why})
         tools = await tools_for(run, _TASK, bound=bound, provider=choice.endpoint)
-        specs = () if tools is None else tools.specs()
+        specs = ()
+        if tools is not None:
+            specs = tools.specs()
         plan = plan_session(bound.config, choice, specs)
         handler = open_handler(run, bound, plan, tools=tools)
         queries = _Queries(run, handler, bound=bound)
@@ -153,7 +151,8 @@ class Chat:
                 told = ""
             else:
                 told = background.notifications(run.session(""), later=True)
-            query = f"{told}\n\n{query}" if told else query
+            if told:
+                query = f"{told}\n\n{query}"
             await _record(steps, path, name="query", output=query)
         return query
 
@@ -194,6 +193,11 @@ class Chat:
             return to_task_error(error)
         finally:
             self._answering = None
+
+
+def run_of(chat: Chat, services: Services) -> Run:
+    """The session as a run, also one below another task."""
+    return Run(services, CHAT, inputs={}, body=chat._run)  # pyright: ignore[reportPrivateUsage]  (Run is not public, Chat is)
 
 
 @dataclass(slots=True)

@@ -152,7 +152,9 @@ def _result(services: Services, generated: GeneratedTask | None, outcome: Outcom
     else:
         failure = None
     answer = generated or GeneratedTask(None, (), errors=(), xml="", original=outcome.content)
-    node = answer.node if failure is None else None
+    node = None
+    if failure is None:
+        node = answer.node
     limit = None
     if node is not None:
         use = turns_by_profile(services.profiles, services.default_profile)
@@ -191,7 +193,9 @@ def _profile_problems(node: Node, services: Services, allowance: Allowance) -> l
     allowed = allowance.authority.tools or frozenset()
     problems: list[Diagnostic] = []
     for task in tasks(node):
-        ref = None if task.handler is None else task.handler.ref
+        ref = None
+        if task.handler is not None:
+            ref = task.handler.ref
         if ref is not None and ref not in services.profiles:
             problems.append(
                 Diagnostic(

@@ -66,7 +66,10 @@ class Amounts:
         values: dict[str, Any] = {name: getattr(self, name) for name in MEASURES}
         for name, limit in limits.items():
             if limit is not None:
-                values[name] = limit if values[name] is None else min(values[name], limit)
+                if values[name] is None:
+                    values[name] = limit
+                else:
+                    values[name] = min(values[name], limit)
         return Amounts(**values)
 
     def to_dict(self) -> dict[str, float | None]:
@@ -91,7 +94,9 @@ class _Asking:
         offers_tools = bool(self.config.tools)
         if measure == "seconds":
             per_turn = None
-            at_most = None if self.timeout_s is None else ceil(self.timeout_s)
+            at_most = None
+            if self.timeout_s is not None:
+                at_most = ceil(self.timeout_s)
         elif measure in ("cost_usd", "batch_cost_usd"):
             per_turn = _nano(getattr(self.per_turn, measure))
             at_most = _nano(self.cost_limit_usd)
@@ -169,7 +174,9 @@ class CostBounds:
         if not isinstance(node, Atomic) or node.queries().most != 1 or node.tools_from is not None:
             return False
         files = node.file_paths
-        schema = None if node.output is None else node.output.schema
+        schema = None
+        if node.output is not None:
+            schema = node.output.schema
         return not (
             node.tools
             or self._profile(node).tools
@@ -223,7 +230,10 @@ class CostBounds:
         return self._known[id(task)][1]
 
     def _profile(self, task: Task | None) -> HandlerConfig:
-        ref = None if task is None or task.handler is None else task.handler.ref
+        if task is None or task.handler is None:
+            ref = None
+        else:
+            ref = task.handler.ref
         return self._services.profile(self._handler or ref)
 
     def _make_asking(self, task: Task, prompt: int | None) -> _Asking:
@@ -231,7 +241,10 @@ class CostBounds:
         where = task.name or task.type
         try:
             choice = self.choice(task)
-            label = "a model that a variable names" if choice is None else choice.label
+            if choice is None:
+                label = "a model that a variable names"
+            else:
+                label = choice.label
         except ConfigurationError as error:
             choice = None
             label = "unknown"
@@ -244,10 +257,15 @@ class CostBounds:
         if choice is not None and not is_free:
             window = window or prices.context_window(label)
             output = output or prices.max_output_tokens(label)
-        sent = prompt if window is None or prompt is None else min(prompt, window)
+        if window is None or prompt is None:
+            sent = prompt
+        else:
+            sent = min(prompt, window)
         sent = sent or window
         calls = len(config.backoff_s) + 1 + (config.native_output and task.output is not None)
-        cost = _max_cost(config, label, sent, output) if choice is not None else None
+        cost = None
+        if choice is not None:
+            cost = _max_cost(config, label, sent, output)
         batch_cost = None
         if choice is not None:
             batch_cost = _max_cost(config, label, sent, output, is_batch=True)
@@ -321,10 +339,14 @@ class CostBounds:
 
 def _setting(task: Task, name: str, default: Any) -> Any:
     """A limit of the task, else of its profile; None where a variable sets it."""
-    stated = None if task.handler is None else getattr(task.handler, name)
+    stated = None
+    if task.handler is not None:
+        stated = getattr(task.handler, name)
     if isinstance(stated, Text):
         return None
-    return default if stated is None else stated
+    if stated is None:
+        return default
+    return stated
 
 
 def _max_cost(
@@ -356,4 +378,6 @@ def _max_cost(
 
 
 def _nano(dollars: float | None) -> int | None:
-    return None if dollars is None else ceil(dollars * _NANO)
+    if dollars is None:
+        return None
+    return ceil(dollars * _NANO)

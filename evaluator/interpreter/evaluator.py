@@ -298,7 +298,9 @@ class Evaluator(EvaluatorParts):
                 repair=repair,
             )
         except Exception as error:
-            number = TaskId(task_id) if type(task_id) is int else None
+            number = None
+            if type(task_id) is int:
+                number = TaskId(task_id)
             return replace(to_task_error(error), task_id=number)
 
     async def replay(self, task: int | str | Path, *, template_changes: bool = False) -> Replay:

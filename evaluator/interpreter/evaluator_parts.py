@@ -27,7 +27,8 @@ from evaluator.models.backend import Backend
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.record.journal import Sync
 from evaluator.record.redact import Redactor
-from evaluator.record.store import TaskStore, TaskSummary
+from evaluator.record.store import TaskStore
+from evaluator.record.task_folder import TaskSummary
 from evaluator.tools import Asker, FileAccess, Tool, builtin_tools
 from evaluator.tools.mcp.connections import McpConnections
 
@@ -388,7 +389,9 @@ class EvaluatorParts:
 
         `default_model` is the model of requests for which nothing else names one.
         """
-        environ = None if default_model is None else {"EVALUATOR_MODEL": default_model}
+        environ = None
+        if default_model is not None:
+            environ = {"EVALUATOR_MODEL": default_model}
         services = replace(
             self.services,
             chooser=ModelChooser(backend=backend, environ=environ),
@@ -405,7 +408,9 @@ class EvaluatorParts:
         inside their header, where nothing was done.
         """
         store = self.services.store
-        summaries = () if store is None else store.interrupted()
+        summaries = ()
+        if store is not None:
+            summaries = store.interrupted()
         return [
             task for task in summaries if task.header is not None and task.header.parent is None
         ]
@@ -421,7 +426,9 @@ class EvaluatorParts:
             # The next run reports the problem with the folder.
             return
         if ids:
-            more = " and more" if len(ids) > MAX_REPORTED else ""
+            more = ""
+            if len(ids) > MAX_REPORTED:
+                more = " and more"
             self.services.notice(
                 f"interrupted and not resumed: TASK-{', TASK-'.join(ids[:MAX_REPORTED])}{more}; "
                 "see: evaluator tasks list --interrupted"

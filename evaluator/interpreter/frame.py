@@ -152,13 +152,9 @@ class Services:
         else:
             denied = [user_folder(), self.store.root]
         index = getattr(self.memory, "path", None)
-        denied += (
-            []
-            if index is None
-            else [
-                Path(f"{index}{end}") for end in ("", "-wal", "-shm", "-journal", ".consolidated")
-            ]
-        )
+        if index is not None:
+            ends = ("", "-wal", "-shm", "-journal", ".consolidated")
+            denied += [Path(f"{index}{end}") for end in ends]
         object.__setattr__(self, "files", self.files.without(denied))
 
     def profile(self, name: str | None) -> HandlerConfig:
@@ -204,7 +200,7 @@ class Domain:
         default_factory=dict[tuple[int, bool, bool], Any]
     )
     tried: dict[int, TopLevel | Node] = field(default_factory=dict[int, "TopLevel | Node"])
-    """The nodes, by id, of which all sandboxes are known to work, see `check_sandboxes`."""
+    """The ids of the nodes whose sandboxes are all known to work, see `check_sandboxes`."""
 
     def inside(
         self, authority: Authority, sandbox: Sandbox, *, is_reparsed: bool | None = None

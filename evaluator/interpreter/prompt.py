@@ -109,7 +109,9 @@ async def build_messages(
     if system is None and task.system is not None:
         task_system = await _resolve(run, task.system, bound=bound, field="system")
         system = _joined(bound.config.system, task_system)
-    before: list[tuple[Role, str]] = [("system", system)] if system else []
+    before: list[tuple[Role, str]] = []
+    if system:
+        before.append(("system", system))
     if task.shots:
         for example in task.examples:
             shot = await _shot(run, prompt, example=example, bound=bound)

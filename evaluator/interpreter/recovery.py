@@ -70,7 +70,9 @@ async def resume(
     Raises: RecordError, UsageError, TemplateError, if the run cannot be resumed; nothing is changed
     then.
     """
-    allowed = "any change" if allow_changed else None
+    allowed = None
+    if allow_changed:
+        allowed = "any change"
     async with reopened(services, task_id, allowed, repair=repair, trust=trust) as (
         journal,
         recording,
@@ -163,7 +165,9 @@ def _refuse_subtask(store: TaskStore, header: Header) -> None:
         root = parent
         seen.add(parent)
         above = store.read(parent).header
-        parent = None if above is None else above.parent
+        parent = None
+        if above is not None:
+            parent = above.parent
     if root is not None:
         raise UsageError(
             f"TASK-{header.task_id} is a subtask; resume the task that asked for it: {root}"

@@ -116,13 +116,18 @@ def read_xml_request(text: str) -> XmlRequest:
 def _read_strictly(text: str, is_manual: bool) -> XmlRequest:
     source = read_source(text, _FILE)
     errors = list(validate(source, "task"))
-    built = None if errors else build(source)
+    built = None
+    if not errors:
+        built = build(source)
     if built is not None:
         errors = [one for one in built.diagnostics if one.severity == "error"]
     if built is None or errors:
         raise TemplateError(errors)
     if len(built.templates) != 1:
-        code = "several-tasks" if built.templates else "no-task"
+        if built.templates:
+            code = "several-tasks"
+        else:
+            code = "no-task"
         message = f"a request is one task; this text has {len(built.templates)}"
         raise TemplateError([Diagnostic("error", code, message=message, span=Span(_FILE))])
     warnings = tuple(
@@ -335,8 +340,13 @@ def _of_template(services: Services, name: str, request: str, score: float | Non
     template = services.library.get(name)
     node = template.node
     called = services.library.called_by(name)
-    version = node.version if isinstance(node, Task) else None
-    extra = {"calls": dict(called)} if called else {}
+    version = None
+    if isinstance(node, Task):
+        version = node.version
+    if called:
+        extra = {"calls": dict(called)}
+    else:
+        extra = {}
 
     def bind(values: dict[str, Any]) -> Run:
         run = Run(
@@ -420,7 +430,9 @@ def _read_node(xml: str) -> Node | Function:
 
 def _of_match(services: Services, words: str, matches: list[Match], ask_model: bool) -> Binder:
     library = services.library
-    best = matches[0] if matches else None
+    best = None
+    if matches:
+        best = matches[0]
     composites = library.match_composites(words)
     if best is None or nothing_fits(best, composites):
         better = better_composites(best, composites)

@@ -273,7 +273,9 @@ async def _open_task_file(run: Run) -> StepLog | Recording:
 
 
 async def _open(run: Run) -> StepLog | Recording:
-    above = None if run.parent is None else run.parent.steps
+    above = None
+    if run.parent is not None:
+        above = run.parent.steps
     if above is not None and above.earlier is not None and run.caller is not None:
         opened = await _open_child(run.services, run.caller.path, earlier=above.earlier)
         if opened is not None:

@@ -74,7 +74,10 @@ async def check_sandbox(services: Services, sandbox: Sandbox, asker: Asker | Non
     Raises: ConfigurationError, if it does not work.
     """
     is_chosen = services.sandbox is not None
-    ask = None if asker is None or is_chosen else asker.ask
+    if asker is None or is_chosen:
+        ask = None
+    else:
+        ask = asker.ask
     await services.sandbox_trials.check(sandbox, services.root, ask)
 
 

@@ -169,7 +169,7 @@ class Spawner:
     async def converse(
         self, session: Run, context: ToolContext, on_message: OnMessage, on_begin: OnBegin
     ) -> Outcome:
-        """Runs an interactive session (see `Chat.run_in`) below this task, as `spawn` runs a
+        """Runs an interactive session (see `chat.run_of`) below this task, as `spawn` runs a
         subtask.
         """
         if (refusal := self._depth_refusal()) is not None:

@@ -274,7 +274,8 @@ def _lift(value: Any, pointer: str, lifted: list[tuple[str, str]], depth: int) -
             continue
         rest = _lift(item, f"{pointer}/{key}", lifted=lifted, depth=depth - 1)
         if rest is not item:
-            copy = container.copy() if copy is None else copy
+            if copy is None:
+                copy = container.copy()
             copy[key] = rest
     if copy is None:
         return container
@@ -369,9 +370,14 @@ def encode_begin(
 
     Raises: UsageError, if a value in it is not JSON.
     """
-    name = start.name if scrub is None else scrub.redact(start.name)
+    if scrub is None:
+        name = start.name
+    else:
+        name = scrub.redact(start.name)
     args = _args_field(start, scrub)
-    retry = " (retry)" if start.attempt > 1 else ""
+    retry = ""
+    if start.attempt > 1:
+        retry = " (retry)"
     return _record(
         RULE,
         f"## Step {number}{retry}: {_inline(name)} ",
@@ -439,7 +445,10 @@ def encode_note(
 
     Raises: UsageError, if a value in it is not JSON.
     """
-    name = start.name if scrub is None else scrub.redact(start.name)
+    if scrub is None:
+        name = start.name
+    else:
+        name = scrub.redact(start.name)
     values = _args_field(start, scrub) + _end_body(end, scrub)
     return _record(
         RULE,

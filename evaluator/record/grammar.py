@@ -114,7 +114,10 @@ def _read_blocks(data: bytes, at: int, end: int) -> tuple[Any, int]:
         if at > end or data[stop:at] != b"\n%b\n" % marks:
             raise ValueError("a payload does not have the length that its fence gives")
         text = data[begin:stop].decode()
-        item = _loads(text) if language == b"json" else text
+        if language == b"json":
+            item = _loads(text)
+        else:
+            item = text
         if first:
             value = item
             first = False
@@ -289,7 +292,9 @@ def _scan(state: JournalState, data: bytes, steps: bool) -> None:
         size = len(data.rstrip(b"\0"))
     if size < len(data):
         state.tail = "torn"
-    key = signing_key(create=False) if steps else None
+    key = None
+    if steps:
+        key = signing_key(create=False)
     whole = _read_header(state, data, size=size, key=key)
     # An append whose data was not written leaves as many zeros as it had bytes, or the rest of a
     # disk block.

@@ -105,7 +105,9 @@ async def run_atomic(run: Run, task: Atomic, bound: BoundTask) -> Outcome:
         plan = plan_session(config, choice, functions.specs, atomic.schema)
     elif config.tools or task.tools:
         tools = await tools_for(run, task, bound=bound, provider=choice.endpoint)
-        specs = () if tools is None else tools.specs()
+        specs = ()
+        if tools is not None:
+            specs = tools.specs()
         plan = plan_session(config, choice, specs, atomic.schema)
     else:
         plan = atomic.plans.get(id(choice))
@@ -228,7 +230,10 @@ def _read_answer(
     if prompt.is_plain_text:
         thought, content = split_thinking(content)
         if thought:
-            reasoning = f"{reasoning}\n\n{thought}" if reasoning else thought
+            if reasoning:
+                reasoning = f"{reasoning}\n\n{thought}"
+            else:
+                reasoning = thought
     if reasoning:
         notes["reasoning"] = reasoning
     if answer.logprobs:
@@ -354,7 +359,9 @@ class _Talk:
         value = value_of(outcome)
         if isinstance(value, Mapping):
             value = cast("Mapping[str, Any]", value).get("message")
-        text = "" if value is None else as_text(value)
+        text = ""
+        if value is not None:
+            text = as_text(value)
         if text.strip():
             return text
         return None
