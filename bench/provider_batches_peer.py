@@ -120,7 +120,9 @@ class Outcome:
 
 
 def _prepare(server: Any, scenario: Scenario, billed: Counter[str]) -> None:
-    from tests.provider_server import Fault, last_prompt
+    from tests.provider_replies import last_prompt
+
+    from tests.provider_server import Fault
 
     if scenario.fault is not None:
         operation, what, times = scenario.fault
@@ -167,7 +169,7 @@ def run(
     environment: dict[str, str],
 ) -> Outcome:
     """One evaluation, continued once."""
-    from tests.provider_server import ProviderServer
+    from tests.provider_server import DAY_S, ProviderServer
 
     billed: Counter[str] = Counter()
     with ProviderServer() as server:
@@ -183,6 +185,10 @@ def run(
             ends.append(_watch(process, server, scenario.is_killed and not attempt))
             if ends[-1] in ("ended", "waits for ever", "no end seen"):
                 break
+        # What nobody looks at is billed too.
+        server.now += 2 * DAY_S
+        for job in server.jobs.values():
+            server.tick(job)
     good = {name: text for name, text in answers().items() if text}
     return Outcome(", then ".join(ends), len(good), billed)
 
