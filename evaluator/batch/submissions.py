@@ -14,7 +14,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import field, replace
+from dataclasses import field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -530,14 +530,10 @@ class _Answers:
             usage = response.usage
             if usage.invalid():
                 usage = usage.without_invalid()
-            cost = prices.batch_cost_usd(
-                self._submission.label,
-                usage,
-                response.cache_write_tokens or 0,
-                profile=self._submission.prices,
+            usage = prices.priced(
+                self._submission.label, usage, profile=self._submission.prices, is_batch=True
             )
-            usage = replace(usage, cost_usd=cost)
-            self._add_cost(cost)
+            self._add_cost(usage.cost_usd)
             self.used[call.custom_id] = (usage, None)
             return StepEnd("success", response.to_dict(), 0.0, usage=usage.non_zero())
         error = error or _missing()

@@ -47,6 +47,7 @@ from evaluator.models.litellm_guard import (
 )
 from evaluator.models.mistral_batches import MistralBatches
 from evaluator.models.prices import cost_usd
+from evaluator.models.prompt_cache import MARK, marked_places, needs_marks, text_blocks
 from evaluator.models.provider_batches import ProviderBatches
 from evaluator.models.stream import Assembly
 
@@ -240,10 +241,8 @@ class LiteLLMBackend:
             # LiteLLM looks for MCP tools among all tools, and fails where the mcp package is
             # missing.
             arguments["_skip_mcp_handler"] = True
-        if request.cache and (
-            "claude" in request.model.lower() or "anthropic/" in request.model.lower()
-        ):
-            _mark_cached(arguments["messages"], continues=bool(request.tools))
+        if needs_marks(request.model):
+            _mark_cached(arguments["messages"], request)
         return arguments
 
     def _guard(
@@ -444,24 +443,18 @@ async def embed_texts(
     return [row["embedding"] for row in rows], Usage(input_tokens=tokens, cost_usd=cost, turns=1)
 
 
-def _mark_cached(messages: list[dict[str, Any]], *, continues: bool) -> None:
-    """Marks what will be sent again: the system message, and the last message of all where tools
-    make the conversation continue, else the last one before the task's own.
-    """
-    last = len(messages) - (1 if continues else 2)
-    for index, message in enumerate(messages):
-        if index != last and message["role"] != "system":
-            continue
-        mark = {"type": "ephemeral"}
+def _mark_cached(messages: list[dict[str, Any]], request: ModelRequest) -> None:
+    """Marks what will be sent again. Images of tools may have added messages before the last."""
+    for index, places in marked_places(request).items():
+        is_last = index == len(request.messages) - 1
+        message = messages[-1 if is_last else index]
         parts = message["content"]
         if message["role"] in ("tool", "assistant") or not parts:
-            message["cache_control"] = mark
-            continue
-        if isinstance(parts, str):
-            parts = [{"type": "text", "text": parts}]
+            message.update(MARK)
+        elif isinstance(parts, list):  # attachments, and a text that no mark cuts
+            message["content"] = [*parts[:-1], {**parts[-1], **MARK}]
         else:
-            parts = parts
-        message["content"] = [*parts[:-1], {**parts[-1], "cache_control": mark}]
+            message["content"] = text_blocks(parts, places)
 
 
 def _decoded(body: bytes) -> Mapping[str, Any]:

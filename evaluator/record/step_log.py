@@ -19,8 +19,8 @@ from typing import Any, TypeVarTuple
 
 from evaluator.errors import RecordError, StepChanged
 from evaluator.record.blobs import read_blob, write_blob
+from evaluator.record.encoding import FixedValue
 from evaluator.record.journal import Journal, now
-from evaluator.record.payload import FixedValue
 from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
 from evaluator.record.steps import (
     FixedPart,

@@ -14,7 +14,7 @@ from evaluator import LiteLLMBackend, OpenAICompatibleBackend
 from evaluator.errors import ConfigurationError, ProviderError
 from evaluator.models.anthropic_batches import message_request, read_message
 from evaluator.models.attachments import Attachment
-from evaluator.models.backend import Message, ModelRequest, ToolCall, ToolSpec
+from evaluator.models.backend import CacheMark, Message, ModelRequest, ToolCall, ToolSpec
 from evaluator.models.batch_api import BatchApi
 from evaluator.models.gemini_batches import content_request, read_content
 from evaluator.models.openai_batches import OpenAIBatches
@@ -209,7 +209,7 @@ def test_a_conversation_with_tools_is_in_the_shape_of_anthropic() -> None:
         50,
         temperature=0.5,
         stop=("END",),
-        cache=True,
+        cache_marks=(CacheMark(0, len("Be brief")), CacheMark(4, len("And?"))),
     )
     body = message_request(request)
     image = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgoAAAAAAAAAAA=="}
@@ -343,7 +343,8 @@ def test_cached_tokens_of_anthropic_are_part_of_the_input() -> None:
     ]
     answer = read_message({"content": content, "stop_reason": "max_tokens", "usage": usage})
     assert (answer.content, answer.finish_reason, answer.reasoning) == ("x", "length", "hm")
-    assert (answer.usage.input_tokens, answer.usage.cached_tokens, answer.cache_write_tokens) == (
+    usage = answer.usage
+    assert (usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens) == (
         95,
         70,
         20,

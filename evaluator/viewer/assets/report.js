@@ -16,6 +16,7 @@ function reportView(data) {
   return [
     part("head", null, () => reportHead(data)),
     part("key-figures", null, () => keyFigures(data)),
+    part("decision", null, () => data.batches.map((batch) => batch.summary.decision && decisionOf(batch.summary.decision, null))),
     part("comparison", null, () => (data.comparisons || []).map(reportComparison)),
     part("left-out", null, () => [make("h2", { id: "samples-title" }, "Samples"), shown < total && notice(`This page shows ${ofAll(shown, total)} results: errors first, then failed, unscored and passed ones. The numbers above include all results.`)]),
     ...matrixParts(matrix, false),
