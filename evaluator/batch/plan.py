@@ -289,8 +289,8 @@ def _check_provider_batch(
         if batches_of(choice.backend, choice.model) is None:
             raise UsageError(
                 f"{choice.label} has no batch API that this version knows; remove "
-                "provider_batch, or choose a model of OpenAI, Anthropic, Gemini or Mistral, or of a "
-                "server with /v1/batches"
+                "provider_batch, or choose a model of OpenAI, Anthropic, Gemini or Mistral, or of "
+                "a server with /v1/batches"
             )
 
 
