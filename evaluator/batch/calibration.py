@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from evaluator.batch.fields import reader_of
-from evaluator.batch.labels import CurrentLabels, Label, LabelVerdict, shown_digest
+from evaluator.batch.labels import CurrentLabels, Label, LabelVerdict, majority, shown_digest
 from evaluator.batch.records import SampleResult, Score
 from evaluator.batch.statistics import (
     Estimate,
@@ -182,7 +182,7 @@ class JudgedResults:
         """What most labellers say: 1 passed, 0 failed, 0.5 for a tie; by the place of the
         result.
         """
-        votes = {place: majority(labels) for place, labels in self.labels.items()}
+        votes = {place: majority(labels.values()) for place, labels in self.labels.items()}
         return {place: vote for place, vote in votes.items() if vote is not None}
 
     def _label_values(self) -> dict[int, float]:
@@ -306,14 +306,6 @@ def labels_of(result: SampleResult, labels: Mapping[str, Label]) -> dict[str, La
     return {name: label for name, label in labels.items() if label.shown == shown}
 
 
-def majority(labels: Mapping[str, Label]) -> float | None:
-    """What most labellers say: 1 passed, 0 failed, 0.5 for a tie; None if nobody decides."""
-    votes = [label.passed for label in labels.values() if label.passed is not None]
-    if not votes:
-        return None
-    return (_sign(2 * sum(votes) - len(votes)) + 1) / 2
-
-
 def labelled_scorer(scorer: str, labels: CurrentLabels) -> str:
     """The scorer whose labels measure `scorer`: itself, or the only one that has labels.
 
@@ -364,7 +356,3 @@ def _strata(verdicts: Sequence[float]) -> list[float]:
     if any(count < _LEAST_LABELS for count in counts.values()):
         return [1.0] * len(verdicts)
     return list(verdicts)
-
-
-def _sign(value: float) -> int:
-    return (value > 0) - (value < 0)

@@ -12,6 +12,7 @@ Compared is whether a result passed, or the value of one score; the epochs of a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from evaluator.batch.statistics import Dropped, StoppingRule
@@ -356,6 +357,32 @@ class Decision(JsonForm, error=RecordError):
                 "p and interval of the last look are valid after stopping; other intervals are "
                 "those of a fixed number of rows"
             )
+
+    def ahead(self) -> list[dict[str, Any]]:
+        """The looks that are left: number, rows, and the boundaries at that share of the rows, None
+        for a race.
+        """
+        if self.is_over:
+            return []
+        design = self.design
+        times = [look.time for look in self.looks if look.efficacy is not None]
+        found: list[dict[str, Any]] = []
+        for number in range(len(self.looks) + 1, design.looks + 1):
+            rows = -(-number * design.rows // design.looks)
+            look = {"number": number, "rows": rows, "efficacy": None, "futility": None}
+            time = rows / design.rows if design.rows else 0.0
+            if design.method != "race" and time > max(times, default=0.0):
+                times.append(time)
+                look |= asdict(design.rule.boundaries(times)[-1])
+            found.append(look)
+        return found
+
+    def shown(self) -> dict[str, Any]:
+        """The decision as pages and exports have it: its JSON, with the status, the design in words
+        and the looks that are left.
+        """
+        words = list(self.design.lines())
+        return {"status": self.status, "words": words, **self.to_dict(), "ahead": self.ahead()}
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> Decision | None:

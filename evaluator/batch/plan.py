@@ -8,6 +8,7 @@ import platform
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -289,8 +290,8 @@ def _check_provider_batch(
         if batches_of(choice.backend, choice.model) is None:
             raise UsageError(
                 f"{choice.label} has no batch API that this version knows; remove "
-                "provider_batch, or choose a model of OpenAI, of Anthropic, or of a server "
-                "with /v1/batches"
+                "provider_batch, or choose a model of OpenAI, Anthropic, Gemini or Mistral, or of a "
+                "server with /v1/batches"
             )
 
 
@@ -613,7 +614,7 @@ def make_manifest(
     return {
         "schema": SCHEMA,
         "name": plan.name,
-        "versions": _versions(),
+        "versions": dict(_versions()),
         "rows": dict(plan.rows.description),
         "select": {
             name: value for name, value in asdict(options.select).items() if name != "shard"
@@ -657,7 +658,8 @@ def make_manifest(
     }
 
 
-def _versions() -> dict[str, str]:
+@cache
+def _versions() -> Mapping[str, str]:
     found = {"python": platform.python_version(), "platform": platform.platform()}
     for package in _PACKAGES:
         try:

@@ -29,6 +29,7 @@ from evaluator.batch.run import BatchResult, absolute, run_in_folder, sync_form
 from evaluator.batch.scorers import make_scorers
 from evaluator.batch.session import PendingWork
 from evaluator.batch.summary.tables import Table, number
+from evaluator.batch.wave_log import submissions_of
 from evaluator.batch.work import Variant, WorkItem
 from evaluator.errors import UsageError
 from evaluator.errors.messages import listed
@@ -99,6 +100,11 @@ async def run_scoring(
     path = absolute(options.output or "")
     with BatchFolder.open(path) as folder:
         before = folder.manifest()
+        if any(each.is_open for each in submissions_of(path, str(before.get("created")))):
+            raise UsageError(
+                f"{path}: calls of the batch wait for provider batches; collect their answers "
+                f"first: evaluator batch --resume {path}"
+            )
         if before.get("total") is None:
             raise UsageError(
                 f"{path}: the rows of the batch were not read to their end; resume the batch first"

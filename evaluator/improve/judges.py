@@ -14,12 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from evaluator.batch.calibration import labelled_scorer, labels_of, majority
+from evaluator.batch.calibration import labelled_scorer, labels_of
 from evaluator.batch.definition import BatchDefinition
 from evaluator.batch.fields import reader_of
 from evaluator.batch.folder import TASKS
 from evaluator.batch.label_session import scorer_to_label
-from evaluator.batch.labels import CurrentLabels, read_labels
+from evaluator.batch.labels import CurrentLabels, majority, read_labels
 from evaluator.batch.permissions import is_own
 from evaluator.batch.reading import Batch, open_batch
 from evaluator.batch.records import Sample, SampleResult, Score
@@ -128,7 +128,7 @@ def judge_search(evaluator: Evaluator, batch: Batch, scorer: ScorerSpec | None) 
     rows: list[dict[str, Any]] = []
     for result in batch.results():
         given = labels_of(result, labelled.get(result.key, {}))
-        passed = majority(given)
+        passed = majority(given.values())
         is_asked = result.target is not None or not judge.needs_target()
         if passed in (0.0, 1.0) and is_asked:
             cluster = None if cluster_of is None else cluster_of(result)

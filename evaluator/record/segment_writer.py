@@ -138,6 +138,8 @@ class Segment:
         with contextlib.suppress(OSError):
             self._check()
             if self._tasks:
+                # Who reads the index does not read the frames before it.
+                self.sync()
                 last = max(self._tasks)
                 body = index_body(self._tasks, self._size, last)
                 self._write("index", len(self._tasks), body)

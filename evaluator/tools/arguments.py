@@ -5,8 +5,8 @@ within bounded work.
 from __future__ import annotations
 
 import json
-import weakref
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, cast
 
 from evaluator.errors import ToolError
@@ -89,7 +89,7 @@ def validate_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
     """Raises ToolError if arguments violate the tool's schema; it names up to five violations with
     their JSON paths.
     """
-    validator = _validator(tool)
+    validator = _validator_of(json.dumps(tool.spec.parameters))
     watch = Watch()
     try:
         if validator.verdict(arguments):
@@ -113,24 +113,20 @@ def validate_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
         )
 
 
-_validators: weakref.WeakKeyDictionary[Tool, BoundedValidator] = weakref.WeakKeyDictionary()
+@lru_cache(256)
+def _validator_of(schema: str) -> BoundedValidator:
+    """The validator of a schema, which tools that are made again and again share."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
 
-
-def _validator(tool: Tool) -> BoundedValidator:
-    validator = _validators.get(tool)
-    if validator is None:
-        from jsonschema import Draft202012Validator
-        from jsonschema.exceptions import SchemaError
-
-        try:
-            Draft202012Validator.check_schema(tool.spec.parameters)
-        except SchemaError as error:
-            raise ToolError(
-                f"the tool's own schema is not valid: {shorten(error.message, 300)}"
-            ) from error
-        validator = BoundedValidator(tool.spec.parameters, Draft202012Validator)
-        _validators[tool] = validator
-    return validator
+    parameters = json.loads(schema)
+    try:
+        Draft202012Validator.check_schema(parameters)
+    except SchemaError as error:
+        raise ToolError(
+            f"the tool's own schema is not valid: {shorten(error.message, 300)}"
+        ) from error
+    return BoundedValidator(parameters, Draft202012Validator)
 
 
 def check_action(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import re
 import sys
 import time
@@ -37,7 +36,6 @@ def main() -> int:
     first = given.seed
     if first is None:
         first = SystemRandom().randrange(10**9)
-    gc.freeze()
     if given.mutants is not None:
         return look_for_mutants(given.seed or 0, given.mutants, given.workload)
     if given.search is None:

@@ -54,6 +54,10 @@ class BackgroundSchedule(MachineSchedule):
     ERRORS = (*MachineSchedule.ERRORS, OSError, sqlite3.Error)
     CHANGES = 160
 
+    @classmethod
+    def warm(cls, plan: Plan) -> None:
+        reference()
+
     def __init__(self, plan: Plan, root: str) -> None:
         super().__init__(plan, root)
         self.path = Path(root) / "background"

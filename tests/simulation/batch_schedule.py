@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -24,6 +24,8 @@ from tests.simulation.workload import BATCH, World
 
 ROWS = [{"id": f"row-{n}", "what": f"part {n}", "target": "answer"} for n in range(8)]
 EPOCHS = 2
+# Where each call is told apart by its request.
+EPOCHS_OF = {"workers": 1, "waves": 1}
 CONCURRENCY = 4
 SHARDS = 2
 # Each answer that a result needs: of the task and of its judge, by the result's identity.
@@ -34,7 +36,7 @@ Needed = dict[str, Counter[str]]
 DECIDE = {"detect": 0.5, "baseline": 0.5, "stop_early": True}
 
 
-async def act(evaluator: Evaluator, path: Path, *, repair: bool, form: str) -> Any:
+async def act(evaluator: Evaluator, path: Path, *, repair: bool, form: str, **options: Any) -> Any:
     """What each process does: what is left of the batch, or of its shards and of their merge."""
 
     async def batch(path: Path, **more: Any) -> Any:
@@ -45,7 +47,7 @@ async def act(evaluator: Evaluator, path: Path, *, repair: bool, form: str) -> A
             inputs={"what": "what"},
             id="id",
             target="target",
-            epochs=EPOCHS,
+            epochs=EPOCHS_OF.get(form, EPOCHS),
             scorers=[
                 "includes",
                 {"type": "graded", "template": "judge", "inputs": {"reply": "output"}},
@@ -56,6 +58,7 @@ async def act(evaluator: Evaluator, path: Path, *, repair: bool, form: str) -> A
             resume=True,
             repair=repair,
             display="none",
+            **options,
             **more,
         )
 
@@ -113,6 +116,55 @@ def results_of(path: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
+def results_found(path: Path, on_damage: Callable[[RecordError], None]) -> set[str]:
+    """The identities of the results of a batch. `on_damage` gets what cannot be read."""
+    if not (path / "manifest.json").exists():
+        return set()
+    store = TaskStore(path / "tasks")
+    for file in path.glob("tasks/*/TASK-*.md"):
+        try:
+            store.read(file)
+        except RecordError as error:
+            on_damage(error)
+    for error in store.damage():
+        on_damage(error)
+    batch = BatchFolder.reader(path)
+    try:
+        batch.manifest()
+        return {entry.identity.decode() for entry in batch.index().values()}
+    except BatchDamaged as error:
+        on_damage(error)
+    lines = (path / "results.jsonl").read_bytes().splitlines(keepends=True)
+    return {json.loads(line)["identity"] for line in lines if is_sealed(line)}
+
+
+def check_batch(path: Path, outcome: Any, expected: Mapping[str, Any], cost: float | None) -> None:
+    """Checks a batch that has ended. `cost`: that of an undisturbed one, if it must be the same.
+
+    Raises: Violation.
+    """
+    if not outcome.is_complete:
+        raise Violation(f"the batch ended {outcome.ended}")
+    found = results_of(path)
+    if found != expected:
+        different = {
+            key: (found.get(key), expected.get(key))
+            for key in {*found, *expected}
+            if found.get(key) != expected.get(key)
+        }
+        raise Violation(f"other results, found and expected: {different}")
+    lines = Counter(line.identity for line in BatchFolder.reader(path).lines())
+    twice = [identity for identity, count in lines.items() if count > 1]
+    if twice:
+        raise Violation(f"results that were written twice: {twice}")
+    again = open_batch(path).summarise()
+    if again.to_dict() != outcome.summary.to_dict():
+        raise Violation("the summary recomputed from the results is another one")
+    total = outcome.summary.spending.cost_usd.total
+    if cost is not None and abs(total - cost) > 1e-9:
+        raise Violation(f"the batch cost {total}, an undisturbed one {cost}")
+
+
 @cache
 def reference(
     sync: str, form: str
@@ -142,6 +194,10 @@ class BatchSchedule(Schedule):
         # What is left to ask for: of each answer, how often.
         self.left = Counter(reference(plan.sync, plan.form)[3])
 
+    @classmethod
+    def warm(cls, plan: Plan) -> None:
+        reference(plan.sync, plan.form)
+
     def changes(self) -> int:
         return reference(self.plan.sync, self.plan.form)[1]
 
@@ -170,7 +226,7 @@ class BatchSchedule(Schedule):
         answers: Needed = {}
         # A merge copies what the shards have.
         for path in (*shards_of(self.path), self.path):
-            found |= self._results_found(path)
+            found |= results_found(path, self._check_damage)
             for identity, marks in answers_of(path).items():
                 answers[identity] = answers.get(identity, Counter()) | marks
         _, _, needed, asked, _ = reference(self.plan.sync, self.plan.form)
@@ -188,51 +244,11 @@ class BatchSchedule(Schedule):
         if self.last_fault() == "power":
             self.files.recorded = set(kept)
 
-    def _results_found(self, path: Path) -> set[str]:
-        if not (path / "manifest.json").exists():
-            return set()
-        store = TaskStore(path / "tasks")
-        for file in path.glob("tasks/*/TASK-*.md"):
-            try:
-                store.read(file)
-            except RecordError as error:
-                self._check_damage(error)
-        for error in store.damage():
-            self._check_damage(error)
-        batch = BatchFolder.reader(path)
-        try:
-            batch.manifest()
-            return {entry.identity.decode() for entry in batch.index().values()}
-        except BatchDamaged as error:
-            self._check_damage(error)
-        lines = (path / "results.jsonl").read_bytes().splitlines(keepends=True)
-        return {json.loads(line)["identity"] for line in lines if is_sealed(line)}
-
     def check_end(self, done: Process) -> None:
         if done.error is not None:
             raise Violation(f"{type(done.error).__name__}: {done.error}")
-        outcome = done.outcome
         expected, _, _, billed, cost = reference(self.plan.sync, self.plan.form)
-        if not outcome.is_complete:
-            raise Violation(f"the batch ended {outcome.ended}")
-        found = results_of(self.path)
-        if found != expected:
-            different = {
-                key: (found.get(key), expected.get(key))
-                for key in {*found, *expected}
-                if found.get(key) != expected.get(key)
-            }
-            raise Violation(f"other results, found and expected: {different}")
-        lines = Counter(line.identity for line in BatchFolder.reader(self.path).lines())
-        twice = [identity for identity, count in lines.items() if count > 1]
-        if twice:
-            raise Violation(f"results that were written twice: {twice}")
-        again = open_batch(self.path).summarise()
-        if again.to_dict() != outcome.summary.to_dict():
-            raise Violation("the summary recomputed from the results is another one")
-        total = outcome.summary.spending.cost_usd.total
-        if not self.plan.provider_faults and abs(total - cost) > 1e-9:
-            raise Violation(f"the batch cost {total}, an undisturbed one {cost}")
+        check_batch(self.path, done.outcome, expected, None if self.plan.provider_faults else cost)
         if self.plan.form == "shards":
             shards, merged = (
                 {mark for path in paths for marks in answers_of(path).values() for mark in marks}

@@ -25,13 +25,14 @@ FAILS_S = 60.0
 
 class MachineSchedule(Schedule):
     """Runs a plan with several processes. `SPAN_S`: in about how many virtual seconds an undisturbed
-    run ends; `CHANGES`: about how many changes of the disk a process makes in it; `ERRORS`: of a disk
-    that fails.
+    run ends; `CHANGES`: about how many changes of the disk a process makes in it; `PAUSES_S`: how long one
+    stands still; `ERRORS`: of a disk that fails.
     """
 
     ERRORS: tuple[type[BaseException], ...] = (EvaluatorError, asyncio.CancelledError)
     SPAN_S = 12.0
     CHANGES = 220
+    PAUSES_S = (1.0, 70.0, 400.0)
 
     def __init__(self, plan: Plan, root: str) -> None:
         super().__init__(plan, root)
@@ -103,13 +104,18 @@ class MachineSchedule(Schedule):
         process = self.machine.start(act, host, pid)
         await process.ended.wait()
         self.report.trace.append((process.life.changes, sum(self.world.billed.values())))
-        if process.error is not None and not process.died and not process.life.fails:
-            error = process.error
-            raise Violation(f"a process ends with {type(error).__name__}: {error}")
         error = process.error
-        if error is not None and not process.died and not isinstance(error, self.ERRORS):
+        if error is None or process.died:
+            return process
+        if not self.has_failed_disk(process):
+            raise Violation(f"a process ends with {type(error).__name__}: {error}")
+        if not isinstance(error, self.ERRORS):
             raise Violation(f"a failing disk is a {type(error).__name__}: {error}")
         return process
+
+    def has_failed_disk(self, process: SimulatedProcess) -> bool:
+        """Whether the process may end with an error because its disk failed."""
+        return bool(process.life.fails)
 
     async def _fault(self, kind: str, at: float, how: str) -> None:
         self.report.counts[kind] += 1
@@ -125,7 +131,7 @@ class MachineSchedule(Schedule):
             self.was_paused = True
             self.machine.pause(process)
             self.machine.loop.call_later(
-                self.random.choice((1.0, 70.0, 400.0)), self.machine.resume, process
+                self.random.choice(self.PAUSES_S), self.machine.resume, process
             )
             return
         if kind == "jump":

@@ -57,6 +57,10 @@ def reference() -> dict[str, str]:
 class QueueSchedule(MachineSchedule):
     """Runs a plan with the queue."""
 
+    @classmethod
+    def warm(cls, plan: Plan) -> None:
+        reference()
+
     def __init__(self, plan: Plan, root: str) -> None:
         super().__init__(plan, root)
         self.path = Path(root) / "queue"

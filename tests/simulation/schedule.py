@@ -10,19 +10,21 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 from evaluator import Evaluator, clock, disk, randomness, this_process
 from evaluator.errors import CorruptRecord, EvaluatorError, RecordError, RecordNotWritten
 from evaluator.interpreter.operators import script
-from evaluator.processes import starting
+from evaluator.processes import concurrency, starting
 from evaluator.record import owner
+from evaluator.record.redact import Redactor
 from evaluator.record.store import TaskStore
 from tests.simulation.generated import name_of
 from tests.simulation.simulated_disk import (
@@ -37,18 +39,18 @@ from tests.simulation.simulated_disk import (
 from tests.simulation.simulated_loop import Hang, SimulatedLoop
 from tests.simulation.workload import (
     ANSWER,
-    BACKGROUND,
     BATCH,
     PROFILE,
-    QUEUE,
+    TOOLS,
     WORKLOAD,
+    WORKLOADS,
     Provider,
     World,
     case_named,
     library_of,
     result_of,
-    script_of,
-    tools_of,
+    run_script,
+    use_world,
 )
 
 PLACE = Path("/dev/shm" if os.path.isdir("/dev/shm") else "/tmp")
@@ -56,8 +58,12 @@ SYNCS = ("off", "task", "step")
 # Workloads that are forms of `batch`.
 BATCH_FORMS = ("packed", "decided", "shards")
 FAULTS = ("kill", "kill", "power", "power", "full", "fails")
-BACKGROUND_FAULTS = (*FAULTS, "pause", "pause", "jump")
-QUEUE_FAULTS = (*FAULTS, "pause", "pause", "edit", "edit", "jump")
+MACHINE_FAULTS = (*FAULTS, "pause", "pause", "jump")
+FAULTS_OF = {
+    "background": MACHINE_FAULTS,
+    "workers": MACHINE_FAULTS,
+    "queue": (*FAULTS, "pause", "pause", "edit", "edit", "jump"),
+}
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,7 @@ class Plan:
 
 def plan_of(seed: int, workload: str = "single") -> Plan:
     random = Random(seed)
-    faults = {"queue": QUEUE_FAULTS, "background": BACKGROUND_FAULTS}.get(workload, FAULTS)
+    faults = FAULTS_OF.get(workload, FAULTS)
     kinds = [random.choice(faults) for _ in range(random.choice((1, 1, 2, 3)))]
     case = random.choice(list(WORKLOAD))
     return Plan(
@@ -128,6 +134,12 @@ class Report:
     trace: list[tuple[int, int]] = field(default_factory=list)
 
 
+# Garbage is collected at the end of a process only.
+NO_COLLECTOR = SimpleNamespace(
+    get_freeze_count=lambda: 1, freeze=lambda: None, unfreeze=lambda: None
+)
+# The environment of this process decides nothing.
+NO_SECRETS = Redactor.from_environment({})
 JUMPS_S = (0.0, -7200.0, 86_400.0)
 
 
@@ -189,13 +201,22 @@ def effects(
         },
         owner: {"_owner_of": owner._owner_of.__wrapped__},
         starting: {"start_thread": loop.start_thread, "Timer": loop.timer},
-        script: {"run_script": script_of(world)},
+        script: {"run_script": run_script},
+        concurrency: {"gc": NO_COLLECTOR},
+        Redactor: {"from_environment": lambda *_, **__: NO_SECRETS},
     }
-    with ExitStack() as stack:
-        for module, names in replaced.items():
-            for name, value in names.items():
-                stack.enter_context(patch.object(module, name, value))
+    use_world(world)
+    originals = [
+        (owner, name, vars(owner)[name]) for owner, names in replaced.items() for name in names
+    ]
+    for replaced_owner, names in replaced.items():
+        for name, value in names.items():
+            setattr(replaced_owner, name, value)
+    try:
         yield
+    finally:
+        for replaced_owner, name, value in originals:
+            setattr(replaced_owner, name, value)
 
 
 def live(
@@ -248,7 +269,7 @@ def evaluator_of(world: World, files: SimulatedDisk, sync: str) -> Evaluator:
         profiles={"simulation": PROFILE},
         backend=Provider(world),
         tasks_dir=f"{files.root}/tasks",
-        tools=tools_of(world),
+        tools=TOOLS,
         roots=[ROOTS],
         reparse=world.case.reparse,
         sync=sync,
@@ -329,6 +350,11 @@ class Schedule:
         self.has_lost = False
         self.recorded: set[str] = set()
         self.number = 0
+
+    @classmethod
+    def warm(cls, plan: Plan) -> None:
+        """Makes the undisturbed run that a schedule is compared with."""
+        reference(plan.case, plan.sync)
 
     def run(self) -> Report:
         try:
@@ -544,7 +570,6 @@ def marks_of(output: str) -> set[str]:
 
 
 def run(plan: Plan) -> Report:
-    gc.collect()
     gc.disable()
     try:
         return _run(plan)
@@ -554,6 +579,9 @@ def run(plan: Plan) -> Report:
 
 def _run(plan: Plan) -> Report:
     schedule = warm(plan)
+    gc.collect()
+    # The collections at the ends of the processes need not look at what is there before.
+    gc.freeze()
     with folder() as root:
         report = schedule(plan, root).run()
         if report.violation is not None:
@@ -565,23 +593,13 @@ def _run(plan: Plan) -> Report:
 
 def warm(plan: Plan) -> type[Schedule]:
     """Makes the undisturbed run of a plan. Returns: what runs it."""
-    if plan.case == BATCH.name:
-        from tests.simulation import batch_schedule
-
-        batch_schedule.reference(plan.sync, plan.form)
-        return batch_schedule.BatchSchedule
-    if plan.case == QUEUE.name:
-        from tests.simulation import queue_schedule
-
-        queue_schedule.reference()
-        return queue_schedule.QueueSchedule
-    if plan.case == BACKGROUND.name:
-        from tests.simulation import background_schedule
-
-        background_schedule.reference()
-        return background_schedule.BackgroundSchedule
-    reference(plan.case, plan.sync)
-    return Schedule
+    if plan.case in WORKLOADS:
+        module = import_module(f"tests.simulation.{plan.case}_schedule")
+        schedule: type[Schedule] = getattr(module, f"{plan.case.capitalize()}Schedule")
+    else:
+        schedule = Schedule
+    schedule.warm(plan)
+    return schedule
 
 
 def shrink(plan: Plan) -> Plan:

@@ -75,8 +75,8 @@ class NameChange:
     inode: Inode | None
     is_certain: bool = False
 
-    def folders(self) -> set[str]:
-        return {os.path.dirname(self.path), os.path.dirname(self.target)}
+    def is_in(self, folder: str) -> bool:
+        return folder in (os.path.dirname(self.path), os.path.dirname(self.target))
 
 
 @dataclass(eq=False)
@@ -269,16 +269,17 @@ class SimulatedDisk:
         inode = self._inodes.get(path)
         if inode is None:  # a folder
             for change in self._names:
-                if path in change.folders():
+                if not change.is_certain and change.is_in(path):
                     change.is_certain = True
         else:
             inode.synced = len(inode.writes)
         # As a program may rely on it: an answer is kept once its file and the file's name are.
         for name, each in self._inodes.items():
-            if each.answers and self._is_named(name):
+            if each.answers and each.answers[0][0] <= each.synced and self._is_named(name):
                 for at, answers in each.answers:
                     if at <= each.synced:
                         self.recorded |= answers
+                each.answers = [(at, answers) for at, answers in each.answers if at > each.synced]
         self._synced_names = len(self._names)
 
     def _is_named(self, path: str) -> bool:

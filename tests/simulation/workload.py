@@ -66,8 +66,9 @@ QUEUE = Case(
     answers={"[d]": [[("deliver", {"what": "fx-parcel"})]]},
 )
 BACKGROUND = replace(QUEUE, name="background")
-# The workloads besides `single`.
-WORKLOADS = {each.name: each for each in (BATCH, QUEUE, BACKGROUND)}
+WORKERS = replace(BATCH, name="workers")
+# The workloads besides `single`; each has a module of its name.
+WORKLOADS = {each.name: each for each in (BATCH, QUEUE, BACKGROUND, WORKERS)}
 ANSWER = re.compile(r"answer ([0-9a-f]{16})")
 # Of one request, fewer than the attempts of a step, so that no step fails by them.
 MAX_FAULTS = 1
@@ -174,59 +175,66 @@ class Provider:
         pass
 
 
-def tools_of(world: World) -> list[Any]:
-    @tool
-    async def deliver(what: str) -> str:
-        """Delivers something.
-
-        Args:
-            what: the thing
-        """
-        await clock.sleep(world.random.uniform(0.0, 0.1))
-        world.act(what)
-        await clock.sleep(world.random.uniform(0.0, 0.1))
-        return f"delivered FX[{what}]"
-
-    @tool
-    async def break_it(what: str) -> str:
-        """Breaks something.
-
-        Args:
-            what: the thing
-        """
-        world.act(what)
-        raise ToolError(f"FX[{what}] is broken now")
-
-    @tool(retryable=True)
-    async def knock(what: str) -> str:
-        """Fails until it was called three times.
-
-        Args:
-            what: the thing
-        """
-        world.knocks += 1
-        if world.knocks < 3:
-            raise ToolError("nobody opens")
-        return f"{what} opens"
-
-    return [deliver, break_it, knock]
+def use_world(world: World) -> None:
+    """Sets the world of the tools and scripts, which are the same in all schedules."""
+    global CURRENT
+    CURRENT = world
 
 
-def script_of(world: World) -> Any:
-    """Replaces `run_script`: what the scripts of the workload do, without a process."""
+CURRENT: World
 
-    async def run_script(argv: Any, **_: Any) -> ScriptResult:
-        program, label = argv[2], argv[-1]
-        await clock.sleep(world.random.uniform(0.0, 0.3))
-        world.act(label)
-        await clock.sleep(world.random.uniform(0.0, 0.3))
-        word = "tested" if "tested" in program else "did"
-        code = 1 if "test " in program and label == "fx-loop-1" else 0
-        return ScriptResult(
-            f"{word} {label}\n", f"FX[{label}]", code, None, False, False, False, 0.1
-        )
 
-    return run_script
+@tool
+async def deliver(what: str) -> str:
+    """Delivers something.
+
+    Args:
+        what: the thing
+    """
+    world = CURRENT
+    await clock.sleep(world.random.uniform(0.0, 0.1))
+    world.act(what)
+    await clock.sleep(world.random.uniform(0.0, 0.1))
+    return f"delivered FX[{what}]"
+
+
+@tool
+async def break_it(what: str) -> str:
+    """Breaks something.
+
+    Args:
+        what: the thing
+    """
+    CURRENT.act(what)
+    raise ToolError(f"FX[{what}] is broken now")
+
+
+@tool(retryable=True)
+async def knock(what: str) -> str:
+    """Fails until it was called three times.
+
+    Args:
+        what: the thing
+    """
+    CURRENT.knocks += 1
+    if CURRENT.knocks < 3:
+        raise ToolError("nobody opens")
+    return f"{what} opens"
+
+
+TOOLS = [deliver, break_it, knock]
+
+
+async def run_script(argv: Any, **_: Any) -> ScriptResult:
+    """Replaces the function of this name: what the scripts of the workload do, without a process."""
+    world = CURRENT
+    program, label = argv[2], argv[-1]
+    await clock.sleep(world.random.uniform(0.0, 0.3))
+    world.act(label)
+    await clock.sleep(world.random.uniform(0.0, 0.3))
+    word = "tested" if "tested" in program else "did"
+    code = 1 if "test " in program and label == "fx-loop-1" else 0
+    return ScriptResult(f"{word} {label}\n", f"FX[{label}]", code, None, False, False, False, 0.1)
 
 
 def result_of(outcome: Mapping[str, Any], *, with_usage: bool) -> dict[str, Any]:

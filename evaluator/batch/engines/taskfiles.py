@@ -19,6 +19,7 @@ from pathlib import Path
 
 from evaluator import clock, disk, randomness
 from evaluator.batch.work import WorkItem, sample_label
+from evaluator.errors import RecordNotWritten, advice_on
 from evaluator.files.atomic import NEW_FILE, lock, try_lock
 from evaluator.files.open_below import open_private_folder
 from evaluator.lazy_dataclass import dataclass
@@ -53,24 +54,39 @@ class Probe:
         except OSError:
             return False
         finally:
-            os.close(fd)
+            disk.close(fd)
 
 
 @contextmanager
 def make_probe(folder: Path) -> Generator[Probe]:
-    """A probe in `folder`, removed when the context ends. Removes those of killed processes."""
-    os.close(open_private_folder(folder))
-    _remove_stale_probes(folder)
+    """A probe in `folder`, removed when the context ends. Removes those of killed processes.
+
+    Raises: RecordNotWritten.
+    """
     path = folder / f"{_PROBE}{randomness.token_hex(8)}"
     token = randomness.token_bytes(32)
-    fd = disk.open(path, NEW_FILE, 0o600)
     try:
-        lock(fd)
-        disk.write(fd, token)
+        os.close(open_private_folder(folder))
+        _remove_stale_probes(folder)
+        fd = disk.open(path, NEW_FILE, 0o600)
+    except OSError as error:
+        raise _not_written(path, error) from error
+    try:
+        try:
+            lock(fd)
+            disk.write(fd, token)
+        except OSError as error:
+            raise _not_written(path, error) from error
         yield Probe(str(path), token)
     finally:
-        disk.unlink(path)
-        os.close(fd)
+        # One that stays is removed by the next process.
+        with suppress(OSError):
+            disk.unlink(path)
+        disk.close(fd)
+
+
+def _not_written(path: Path, error: OSError) -> RecordNotWritten:
+    return RecordNotWritten(f"{path}: cannot be written: {error.strerror}; {advice_on(error)}")
 
 
 def _remove_stale_probes(folder: Path) -> None:
@@ -82,7 +98,7 @@ def _remove_stale_probes(folder: Path) -> None:
                 if try_lock(fd):
                     disk.unlink(path)
             finally:
-                os.close(fd)
+                disk.close(fd)
 
 
 class OwnFolder:
@@ -100,11 +116,7 @@ class OwnFolder:
         """The ended task files of `work`, of its judges and of their subtasks, by id. They are
         deleted here.
         """
-        done = {
-            int(match[1])
-            for name in os.listdir(store.root / "done")
-            if (match := _FILE.fullmatch(name))
-        }
+        done = self._ended()
         for number in done - self._seen.keys():
             header = store.read(number).header
             self._seen[number] = (
@@ -115,13 +127,25 @@ class OwnFolder:
         wanted = {n for n in done if self._seen[n][0].partition("/")[0] == identity}
         while more := {n for n in done - wanted if self._seen[n][1] in wanted}:
             wanted |= more
-        files: list[tuple[int, bytes]] = []
-        for number in sorted(wanted):
-            path = store.root / "done" / f"TASK-{number}.md"
-            files.append((number, path.read_bytes()))
-            disk.unlink(path)
+        files = self._contents(wanted)
+        for number in wanted:
+            disk.unlink(self._path(number))
             del self._seen[number]
         return files
+
+    def all_files(self) -> list[tuple[int, bytes]]:
+        """All ended task files, by id."""
+        return self._contents(self._ended() - self._seen.keys())
+
+    def _ended(self) -> set[int]:
+        names = os.listdir(Path(self.path, "done"))
+        return {int(match[1]) for name in names if (match := _FILE.fullmatch(name))}
+
+    def _contents(self, numbers: Collection[int]) -> list[tuple[int, bytes]]:
+        return [(number, self._path(number).read_bytes()) for number in sorted(numbers)]
+
+    def _path(self, number: int) -> Path:
+        return Path(self.path, "done", f"TASK-{number}.md")
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)

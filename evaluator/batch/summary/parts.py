@@ -158,12 +158,13 @@ class Amount(JsonForm):
 
 @dataclass(frozen=True, slots=True)
 class Spending(JsonForm):
-    """The usage of results. `scoring_cost_usd` is the cost of scoring them; the other fields count
-    only the tasks.
+    """The usage of results. `scoring_cost_usd` is the cost of scoring them, `cache_saved_usd` what
+    the prompt caches of providers saved of both costs; the other fields count only the tasks.
     """
 
     cost_usd: Amount
     scoring_cost_usd: Amount
+    cache_saved_usd: Amount
     input_tokens: Amount
     output_tokens: Amount
     cached_tokens: Amount
