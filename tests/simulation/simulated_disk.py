@@ -184,7 +184,11 @@ class SimulatedDisk:
         if flags & os.O_ACCMODE == os.O_RDONLY:
             return os.open(path, flags, mode, dir_fd=dir_fd)
         if not flags & os.O_CREAT or os.path.lexists(whole):
-            return self._keep(os.open(path, flags, mode, dir_fd=dir_fd), whole)
+            descriptor = os.open(path, flags & ~os.O_TRUNC, mode, dir_fd=dir_fd)
+            descriptor = self._keep(descriptor, whole)
+            if flags & os.O_TRUNC:
+                self.ftruncate(descriptor, 0)
+            return descriptor
 
         def create() -> int:
             descriptor = os.open(path, flags, mode, dir_fd=dir_fd)
@@ -507,6 +511,9 @@ class _File:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._disk.close(self._descriptor)
 
     def write(self, data: bytes) -> int:
