@@ -389,13 +389,17 @@ class Schedule:
         billed = Counter(self.world.billed)
         effects = Counter(self.world.effects)
         promised = self.files.recorded if is_step else self.files.written
-        self.world.is_recorded = lambda digest: f"ANS-{digest}" in promised
+        self.world.is_recorded = lambda digest: self.is_recorded(f"ANS-{digest}", promised)
         done = live(self.world, self.files, self.plan.sync, self.number, self.act())
         if self.world.used_early:
             raise Violation(f"used before they were recorded: {self.world.used_early}")
         self.report.trace.append((done.changes, sum(self.world.billed.values())))
         self.check_nothing_again(billed, effects)
         return done
+
+    def is_recorded(self, answer: str, promised: set[str]) -> bool:
+        """Whether an answer that is sent to a model is where the policy promises it."""
+        return answer in promised
 
     def check_nothing_again(self, billed: Counter[str], effects: Counter[str]) -> None:
         # Equal requests at several places of a run are not told apart.
