@@ -23,9 +23,11 @@ from typing import Any, Literal
 
 PAGE = 512
 MARK = re.compile(r"ANS-[0-9a-f]{16}|FX\[[a-z0-9-]+\]")
+SUBTASK = "SUBTASK-"
 # Also before it has its name; not a torn end that is set aside.
 _TASK_FILE = re.compile(r"\.md(?:\.[0-9a-f]{16}\.tmp)?$")
 _END = re.compile(rb"<!-- (?:end|note) ")
+_SUBTASK = re.compile(rb': subtask <!-- begin .*?"task_id": ([0-9]+)', re.DOTALL)
 _RESULT = re.compile(rb'"identity":"([0-9a-f]{32})"')
 
 FIRST = 256
@@ -492,9 +494,12 @@ def _content_after(inode: Inode, random: Random, loss: Loss) -> bytes:
 
 
 def _answers_in(path: str, part: bytes) -> frozenset[str]:
-    """The answers whose records a write completes, and the results of a batch."""
-    if _TASK_FILE.search(path) and _END.search(part):
-        return frozenset(MARK.findall(part.decode("utf-8", "replace")))
+    """The answers whose records a write completes, the subtasks that it names, and the results of a batch."""
+    if _TASK_FILE.search(path):
+        found = {f"{SUBTASK}{number.decode()}" for number in _SUBTASK.findall(part)}
+        if _END.search(part):
+            found.update(MARK.findall(part.decode("utf-8", "replace")))
+        return frozenset(found)
     if "results.jsonl" in path:
         return frozenset(f"RESULT-{found.decode()}" for found in _RESULT.findall(part))
     return frozenset()

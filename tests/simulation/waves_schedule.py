@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from evaluator.models.chat_wire import request_body
 from evaluator.models.provider_batches import BatchAnswer, ProviderBatch, unanswered
 from tests.simulation.batch_schedule import BatchSchedule, reference
 from tests.simulation.schedule import Plan, Violation
-from tests.simulation.workload import MAX_FAULTS, World, hash_of
+from tests.simulation.workload import MAX_FAULTS, World
 
 # A batch is over so many seconds after it was created.
 TAKES_S = (10.0, 100.0)
@@ -24,12 +24,11 @@ MAX_REQUESTS = 5
 
 @dataclass(eq=False)
 class Job:
-    """A provider batch: its requests, by custom_id, and what became of them."""
+    """A provider batch, and what becomes of its requests."""
 
     batch: ProviderBatch
-    requests: dict[str, Any]
+    answers: list[BatchAnswer]
     ends: float
-    answers: list[BatchAnswer] = field(default_factory=list)
 
 
 class SimulatedBatches:
@@ -84,11 +83,10 @@ class SimulatedBatches:
             expires=now + 86_400,
             requests=len(lines),
         )
-        requests = {line["custom_id"]: line["body"] for line in lines}
-        for body in requests.values():
-            world.note_sent(body)
+        answers = [self._answer(line["custom_id"], line["body"]) for line in lines]
+        world.random.shuffle(answers)
         ends = clock.monotonic() + world.random.uniform(*TAKES_S)
-        world.jobs[number] = Job(batch, requests, ends)
+        world.jobs[number] = Job(batch, answers, ends)
         return batch
 
     def _seen(self, number: str) -> ProviderBatch:
@@ -99,13 +97,11 @@ class SimulatedBatches:
         job.ends = min(job.ends, clock.monotonic() + TAKES_S[1])
         if not job.batch.is_over and clock.monotonic() >= job.ends:
             job.batch = replace(job.batch, status="completed", is_over=True)
-            job.answers = [self._answer(*request) for request in job.requests.items()]
-            self._world.random.shuffle(job.answers)
         return job.batch
 
     def _answer(self, custom_id: str, body: dict[str, Any]) -> BatchAnswer:
         world = self._world
-        digest = hash_of(body)
+        digest = world.note_sent(body)
         if world.random.random() < world.faults and world.failed[digest] < MAX_FAULTS:
             world.failed[digest] += 1
             return BatchAnswer(custom_id, error=unanswered("expired"))
