@@ -1,11 +1,12 @@
 """Provider batches: kills at every effect and at random times faults, and many parked samples.
 
-    python bench/provider_batches.py [--random 1000] [--parked 50000] [--rows 3]
+    python bench/provider_batches.py [--random 1000] [--parked 50000] [--rows 3] [--formats openai]
 
-A server on loopback with both wire formats keeps a ledger of what it billed for each request. A
-batch of two steps a row is killed (SIGKILL) before each change of the disk, each entry of the log
-and each request, then at random times, and resumed until it is complete. Then the ledger is
-compared with the answers and the cost of the batch. The last figures are those of a session that
+A server on loopback with the wire formats keeps a ledger of what it billed for each request. A
+batch of two steps a row is killed (SIGKILL) before each entry of the log, each request and each
+file that takes its name, without a fault also before each other change of the disk, then at random
+times, and resumed until it is complete. Then the ledger is compared with the answers and the cost
+of the batch. The last figures are those of a session that
 parks and submits its samples, and of one that collects them.
 """
 
@@ -13,36 +14,95 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from figures import Figure, parser_for, report, work_folder
+from figures import Figure, parser_for, report
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.batch.wave_driver import TWO, Driver, result, write_project
+from tests.batch.wave_driver import FORMATS, TWO, Driver, result, write_project
 from tests.provider_server import DAY_S, Fault, ProviderServer
 
-FAULTS: tuple[tuple[Fault, ...], ...] = (
-    (),
-    (Fault("create", "before"),),
-    (Fault("create", "after"),),
-    (Fault("create", 504),),
-    (Fault("upload", "after"),),
-    (Fault("get", 503, times=2),),
-    (Fault("results", "before"),),
-    (Fault("delete", "after"),),
-)
-FATES = ("succeeded", "expired", "failed", "double", "foreign")
 MAX_SESSIONS = 20
 
 
-class Tally:
-    """What went wrong in all batches."""
+@dataclass(frozen=True)
+class Scenario:
+    """What goes wrong at the provider, besides the kill. `fate` is that of the first request.
 
-    def __init__(self) -> None:
+    `is_known`: what was billed can be known. `is_answered`: each sample gets an answer in the end.
+    """
+
+    name: str
+    faults: tuple[Fault, ...] = ()
+    fate: str = "succeeded"
+    prepare: Callable[[ProviderServer], None] = lambda server: None
+    formats: tuple[str, ...] = FORMATS
+    is_known: bool = True
+    is_answered: bool = True
+
+
+def _give_empty_ids(server: ProviderServer) -> None:
+    server.empty_ids = True
+
+
+def _limit_enqueued(server: ProviderServer) -> None:
+    new_job = server.new_job
+
+    def limited(requests: Any, **fields: Any) -> Any:
+        server.invalid = "token_limit_exceeded" if len(requests) > 2 else None
+        return new_job(requests, **fields)
+
+    server.new_job = limited  # type: ignore[method-assign]
+
+
+OPENAI = ("openai",)
+SCENARIOS = (
+    Scenario("nothing"),
+    Scenario("creation lost before its effect", (Fault("create", "before"),)),
+    Scenario("answer to the creation lost", (Fault("create", "after"),)),
+    Scenario("creation answered with 504", (Fault("create", 504),)),
+    Scenario("creation limited by rate (429)", (Fault("create", 429),)),
+    Scenario("answer to the upload lost", (Fault("upload", "after"),), formats=OPENAI),
+    Scenario("slow upload or creation", (Fault("upload", "slow"), Fault("create", "slow"))),
+    Scenario("503 on get, twice", (Fault("get", 503, times=2),)),
+    Scenario(
+        "404 on get, the retention is over",
+        (Fault("get", 404, times=99),),
+        is_known=False,
+        is_answered=False,
+    ),
+    Scenario("results cut off", (Fault("results", "before"),)),
+    Scenario("answer to a deletion lost", (Fault("delete", "after"),)),
+    Scenario("batch expired in part", fate="expired"),
+    Scenario("batch cancelled in part", fate="cancelled"),
+    Scenario("a request failed at the server", fate="failed"),
+    Scenario("a line twice", fate="double"),
+    Scenario("a line of somebody else", fate="foreign"),
+    Scenario("a line missing", fate="missing", is_known=False),
+    Scenario("empty strings as ids of files", prepare=_give_empty_ids, formats=OPENAI),
+    Scenario("too much enqueued", prepare=_limit_enqueued, formats=OPENAI),
+)
+
+
+class Tally:
+    """What went wrong in all batches. `wanted` are the right answers."""
+
+    def __init__(self, wanted: dict[str, str]) -> None:
+        self.wanted = wanted
         self.batches = self.kills = self.twice = self.lost = self.wrong = 0
         self.difference = 0.0
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{name} {value}" for name, value in vars(self).items() if name != "wanted"
+        )
 
 
 def run(
@@ -50,24 +110,26 @@ def run(
     folder: Path,
     format: str,
     rows: int,
-    faults: tuple[Fault, ...],
+    scenario: Scenario,
     tally: Tally,
-    fate: str,
     **kill: object,
 ) -> list[str]:
     """One batch, killed once and resumed until it is complete. Returns: the effects of its last session."""
     with ProviderServer() as server:
         write_project(folder, server.url, format, rows, TWO)
-        server.faults = [Fault(each.operation, each.what, each.skip, each.times) for each in faults]
+        server.faults = [
+            Fault(each.operation, each.what, each.skip, each.times) for each in scenario.faults
+        ]
+        scenario.prepare(server)
         unlucky: list[str] = []
 
         def fate_of(custom_id: str, body: object) -> str:
             if not unlucky:
                 unlucky.append(custom_id)
-            return fate if custom_id == unlucky[0] else "succeeded"
+            return scenario.fate if custom_id == unlucky[0] else "succeeded"
 
         server.fate = fate_of
-        code = driver.session(folder, every=True, **kill)
+        code = driver.session(folder, every=scenario is SCENARIOS[0], **kill)
         tally.kills += code == -9
         for _ in range(MAX_SESSIONS):
             if code == 0 and result(folder)["state"] == "complete":
@@ -78,46 +140,58 @@ def run(
         found = result(folder)
         tally.batches += 1
         tally.twice += len(server.twice)
-        tally.wrong += len(found["answers"]) != rows or not all(found["answers"].values())
-        # Each paid answer is used by one call of one sample.
-        tally.lost += max(0, len(server.ledger) - 2 * rows)
-        difference = float("inf") if found["cost"] is None else abs(found["cost"] - server.billed)
-        tally.difference = max(tally.difference, difference)
-        return list(found["effects"])
+        wanted = tally.wanted
+        if not scenario.is_answered:
+            wanted = dict.fromkeys(wanted, "")
+        tally.wrong += found["answers"] != wanted or bool(server.interactive)
+        if scenario.is_known:
+            # Each paid answer is used by one call of one sample.
+            tally.lost += abs(len(server.ledger) - 2 * rows)
+            difference = (
+                float("inf") if found["cost"] is None else abs(found["cost"] - server.billed)
+            )
+            tally.difference = max(tally.difference, difference)
+        else:
+            tally.wrong += found["cost"] is not None
+    shutil.rmtree(folder)
+    return list(found["effects"])
+
+
+def interactive(driver: Driver, folder: Path, rows: int) -> dict[str, str]:
+    """The answers of an interactive batch."""
+    with ProviderServer() as server:
+        write_project(folder, server.url, "openai", rows, TWO)
+        assert driver.session(folder, options={"provider_batch": False, "wait": False}) == 0
+    return dict(result(folder)["answers"])
 
 
 def kill_everywhere(
-    folder: Path, rows: int, tally: Tally, faults: tuple[tuple[Fault, ...], ...]
+    folder: Path, formats: list[str], rows: int, tally: Tally, scenarios: tuple[Scenario, ...]
 ) -> None:
     with Driver() as driver:
-        for format in ("openai", "anthropic"):
-            for number, some in enumerate(faults):
-                place = folder / f"{format}-{number}"
-                effects = run(driver, place / "whole", format, rows, some, tally, "succeeded")
+        for format in formats:
+            for scenario in scenarios:
+                if format not in scenario.formats:
+                    continue
+                effects = run(driver, folder / "whole", format, rows, scenario, tally)
                 for kill_at in range(len(effects)):
-                    run(
-                        driver,
-                        place / str(kill_at),
-                        format,
-                        rows,
-                        some,
-                        tally,
-                        "succeeded",
-                        kill_at=kill_at,
-                    )
+                    place = folder / str(kill_at)
+                    run(driver, place, format, rows, scenario, tally, kill_at=kill_at)
+                what = f"{format}: {scenario.name}: {len(effects)} effects"
+                print(f"{what}; {tally}", file=sys.stderr, flush=True)
 
 
-def kill_at_random(folder: Path, rows: int, tally: Tally, count: int) -> None:
+def kill_at_random(folder: Path, formats: list[str], rows: int, tally: Tally, count: int) -> None:
     chance = random.Random(7)
     with Driver() as driver:
         for number in range(count):
-            format = chance.choice(("openai", "anthropic"))
-            some = chance.choice(FAULTS)
-            after_s = chance.uniform(0.0, 0.4)
+            format = chance.choice(formats)
+            scenario = chance.choice([each for each in SCENARIOS if format in each.formats])
+            after_s = chance.uniform(0.0, 0.5)
             place = folder / f"random-{number}"
-            run(
-                driver, place, format, rows, some, tally, chance.choice(FATES), kill_after_s=after_s
-            )
+            run(driver, place, format, rows, scenario, tally, kill_after_s=after_s)
+            if number % 100 == 99:
+                print(f"{number + 1} at random; {tally}", file=sys.stderr, flush=True)
 
 
 PARKED = """
@@ -161,14 +235,20 @@ def main() -> None:
     )
     parser.add_argument("--parked", type=int, default=50_000, help="samples that are parked")
     parser.add_argument("--rows", type=int, default=3, help="rows of a batch that is killed")
-    parser.add_argument("--faults", type=int, default=len(FAULTS), help="so many of the faults")
+    parser.add_argument("--formats", nargs="+", default=FORMATS, choices=FORMATS)
+    parser.add_argument(
+        "--faults", type=int, default=len(SCENARIOS), help="so many of the faults, for each effect"
+    )
     args = parser.parse_args()
-    tally = Tally()
-    with work_folder(None) as folder:
-        kill_everywhere(folder, args.rows, tally, FAULTS[: args.faults])
+    # A kill leaves what was written, synced or not: the folder may be in memory.
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        with Driver() as driver:
+            tally = Tally(interactive(driver, folder / "interactive", args.rows))
+        kill_everywhere(folder, args.formats, args.rows, tally, SCENARIOS[: args.faults])
         everywhere = tally.kills
-        kill_at_random(folder, args.rows, tally, args.random)
-        sessions = parked(folder / "parked", args.parked)
+        kill_at_random(folder, args.formats, args.rows, tally, args.random)
+        sessions = parked(folder / "parked", args.parked) if args.parked else []
     figures = [
         Figure("kills at an effect", everywhere, ""),
         Figure("kills at a random time", tally.kills - everywhere, ""),
@@ -177,7 +257,7 @@ def main() -> None:
         Figure("batches with a wrong result", tally.wrong, "", 0),
         Figure("ledger against our cost, at most", tally.difference, "USD", 0.005),
     ]
-    for name, (state, memory, seconds) in zip(("parks", "collects"), sessions, strict=True):
+    for name, (state, memory, seconds) in zip(("parks", "collects"), sessions, strict=False):
         what = f"a session that {name} {args.parked:,} samples ({state})"
         figures.append(Figure(f"{what}: peak memory", memory, "MB", 600))
         figures.append(

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from evaluator.memory import Memory as Memory
     from evaluator.models.attachments import Attachment as Attachment
     from evaluator.models.backend import Backend as Backend
+    from evaluator.models.backend import CacheMark as CacheMark
     from evaluator.models.backend import Hints as Hints
     from evaluator.models.backend import Message as Message
     from evaluator.models.backend import ModelRequest as ModelRequest
@@ -81,7 +82,7 @@ if TYPE_CHECKING:
     from evaluator.record.recorded_steps import ChangedStep as ChangedStep
     from evaluator.record.steps import Recording as Recording
     from evaluator.record.store import TaskStore as TaskStore
-    from evaluator.record.store import TaskSummary as TaskSummary
+    from evaluator.record.task_folder import TaskSummary as TaskSummary
     from evaluator.tools import Tool as Tool
     from evaluator.tools import tool as tool
     from evaluator.tools.mcp.servers import McpServer as McpServer
@@ -109,6 +110,7 @@ _HOMES = {
     "evaluator.models.attachments": ("Attachment",),
     "evaluator.models.backend": (
         "Backend",
+        "CacheMark",
         "Hints",
         "Message",
         "ModelRequest",
@@ -137,7 +139,8 @@ _HOMES = {
     "evaluator.output": ("ParsedOutput", "parse_output"),
     "evaluator.record.steps": ("Recording",),
     "evaluator.record.recorded_steps": ("ChangedStep",),
-    "evaluator.record.store": ("TaskStore", "TaskSummary"),
+    "evaluator.record.store": ("TaskStore",),
+    "evaluator.record.task_folder": ("TaskSummary",),
     "evaluator.errors.results": (
         "Outcome",
         "Resource",

@@ -21,7 +21,7 @@ from evaluator.errors import ToolError, UsageError
 from evaluator.errors.results import Outcome
 from evaluator.handler.conversation import OnMessage
 from evaluator.interpreter.background import START_SUBTASK
-from evaluator.interpreter.chat import Chat, spec_of
+from evaluator.interpreter.chat import Chat, run_of
 from evaluator.interpreter.frame import OnBegin
 from evaluator.interpreter.subtasks import PARAMETERS, Spawner, read_request, subtask_tool
 from evaluator.models.backend import ToolSpec
@@ -169,9 +169,8 @@ class _SessionTools:
         async def converse(
             ask: Any, show: Any, on_message: OnMessage, on_begin: OnBegin
         ) -> Outcome:
-            return await self._spawner.converse(
-                spec_of(Chat(ask, show)), context, on_message, on_begin
-            )
+            session = run_of(Chat(ask, show), self._spawner.run.services)
+            return await self._spawner.converse(session, context, on_message, on_begin)
 
         work = SessionWork(converse, self._spawner.run.services.redactor)
         started = self._start(work, message, context=context)

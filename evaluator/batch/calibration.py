@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from evaluator.batch.fields import reader_of
-from evaluator.batch.labels import CurrentLabels, Label, LabelVerdict, shown_digest
+from evaluator.batch.labels import CurrentLabels, Label, LabelVerdict, majority, shown_digest
 from evaluator.batch.records import SampleResult, Score
 from evaluator.batch.statistics import (
     Estimate,
@@ -85,10 +85,7 @@ class JudgedResults:
         self, result: SampleResult, labels: Mapping[str, Label], *, cluster: str, group: str
     ) -> None:
         """Adds a result that the scorer was given, with its labels."""
-        current: dict[str, Label] = {}
-        if labels:
-            shown = shown_digest(result)
-            current = {name: label for name, label in labels.items() if label.shown == shown}
+        current = labels_of(result, labels)
         self.stale += len(labels) - len(current)
         score = result.scores.get(self.scorer)
         if score is not None and (preference := _preference(score)) is not None:
@@ -185,12 +182,8 @@ class JudgedResults:
         """What most labellers say: 1 passed, 0 failed, 0.5 for a tie; by the place of the
         result.
         """
-        found: dict[int, float] = {}
-        for place, labels in self.labels.items():
-            votes = [label.passed for label in labels.values() if label.passed is not None]
-            if votes:
-                found[place] = (_sign(2 * sum(votes) - len(votes)) + 1) / 2
-        return found
+        votes = {place: majority(labels.values()) for place, labels in self.labels.items()}
+        return {place: vote for place, vote in votes.items() if vote is not None}
 
     def _label_values(self) -> dict[int, float]:
         """The mean of the labels' values, for results whose labels all have one."""
@@ -305,6 +298,14 @@ def judge_cells(
     return found
 
 
+def labels_of(result: SampleResult, labels: Mapping[str, Label]) -> dict[str, Label]:
+    """The labels of a result that were given to what it says now."""
+    if not labels:
+        return {}
+    shown = shown_digest(result)
+    return {name: label for name, label in labels.items() if label.shown == shown}
+
+
 def labelled_scorer(scorer: str, labels: CurrentLabels) -> str:
     """The scorer whose labels measure `scorer`: itself, or the only one that has labels.
 
@@ -355,7 +356,3 @@ def _strata(verdicts: Sequence[float]) -> list[float]:
     if any(count < _LEAST_LABELS for count in counts.values()):
         return [1.0] * len(verdicts)
     return list(verdicts)
-
-
-def _sign(value: float) -> int:
-    return (value > 0) - (value < 0)

@@ -9,8 +9,9 @@ batch of the same template.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from evaluator.errors import UsageError
 from evaluator.errors.results import Outcome, TaskResult, Usage
 from evaluator.handler.backends import is_simulated_model
 from evaluator.handler.config import HandlerConfig
+from evaluator.handler.conversation import cache_terms_of
 from evaluator.interpreter.cost_bounds import Amounts, CostBounds
 from evaluator.interpreter.preview import Preview, PreviewBackend
 from evaluator.lazy_dataclass import dataclass
@@ -39,14 +41,33 @@ if TYPE_CHECKING:
 
 MAX_PREVIEWED = 2_000
 """More rows are not rendered for a template and variant: each takes about a millisecond."""
-_TYPICAL = 0.6
-"""What a model counts, of an estimate: estimates of prose and code are two thirds too high."""
+MAX_COMPARED = 200
+"""More rows of an earlier batch are not rendered for a template and variant."""
+_TYPICAL = 0.68
+"""What a model counts, of an estimate: the mean over the shipped suites."""
+_MESSAGE_TOKENS = 4
+"""What providers add to a message."""
 _UNKNOWN = Amounts(*(None,) * 7)
 
 
 @dataclass(frozen=True, slots=True)
+class CacheSaving:
+    """Input tokens that are read from a prompt cache, and the US dollars that this saves of the
+    interactive price.
+    """
+
+    tokens: float = 0.0
+    saved_usd: float = 0.0
+
+    def __add__(self, other: CacheSaving) -> CacheSaving:
+        return CacheSaving(self.tokens + other.tokens, self.saved_usd + other.saved_usd)
+
+
+@dataclass(frozen=True, slots=True)
 class CostPart:
-    """The calls of one model for a template, or for a judge of a template's answers."""
+    """The calls of one model for a template, or for a judge of a template's answers. `cached` is
+    what the provider's prompt cache is expected to save of them.
+    """
 
     template: str
     variant: str
@@ -54,10 +75,12 @@ class CostPart:
     model: str
     most: Amounts
     expected: Amounts
+    cached: CacheSaving
 
     def to_dict(self) -> dict[str, Any]:
         named = {"template": self.template, "variant": self.variant, "judge": self.judge}
-        return {**named, "model": self.model, **_both(self.most, self.expected)}
+        amounts = _both(self.most, self.expected)
+        return {**named, "model": self.model, **amounts, "cached": asdict(self.cached)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +100,29 @@ class CostPlan:
     notes: Sequence[str]
 
     @property
-    def models(self) -> dict[str, tuple[Amounts, Amounts]]:
+    def models(self) -> dict[str, tuple[Amounts, Amounts, CacheSaving]]:
         """The most and the expectation for each model, of templates and judges together."""
-        found: dict[str, tuple[Amounts, Amounts]] = {}
+        found: dict[str, tuple[Amounts, Amounts, CacheSaving]] = {}
         for part in self.parts:
-            most, expected = found.get(part.model, (Amounts(), Amounts()))
-            found[part.model] = (most + part.most, expected + part.expected)
+            most, expected, cached = found.get(part.model, (Amounts(), Amounts(), CacheSaving()))
+            found[part.model] = (most + part.most, expected + part.expected, cached + part.cached)
         return found
+
+    @property
+    def cached(self) -> CacheSaving:
+        """What prompt caches are expected to save in total."""
+        return sum((part.cached for part in self.parts), CacheSaving())
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "samples": self.samples,
             "previewed": self.previewed,
-            "total": _both(self.most, self.expected),
-            "models": {name: _both(*amounts) for name, amounts in self.models.items()},
+            "total": {**_both(self.most, self.expected), "cached": asdict(self.cached)},
+            "models": {
+                name: {**_both(most, expected), "cached": asdict(cached)}
+                for name, (most, expected, cached) in self.models.items()
+            },
             "parts": [part.to_dict() for part in self.parts],
             "tree": dict(self.tree),
             "missing": list(self.missing),
@@ -117,13 +148,16 @@ async def plan_costs(
     like = like or plan.options.decide.like
     if like is None and _is_resumed(plan):
         like = plan.options.output
-    recorded = {} if like is None else _recorded(like)
+    recorded, rows_before = ({}, {}) if like is None else _recorded(like)
     if not recorded:
         like = None
     makers = [
         _CellCost(evaluator, plan, template=cell.template, variant=variant, recorded=recorded)
         for cell, variant in plan.cells
     ]
+    if plan.options.fewshot is None:  # the examples of earlier rows are not recorded
+        for maker in makers:
+            await maker.compare(rows_before.get(maker.template, ()))
     pending, left = _pending_work(plan)
     stride = 1 if left is None else -(-left // MAX_PREVIEWED) or 1
     makers_of = {(maker.template, maker.variant.name): maker for maker in makers}
@@ -236,9 +270,18 @@ class _Expected:
     """Sums over the samples that were rendered, for the template or for a judge."""
 
     by_model: dict[str, Amounts] = field(default_factory=dict[str, Amounts])
+    prefixes: Counter[tuple[str, bytes, int]] = field(
+        default_factory=Counter[tuple[str, bytes, int]]
+    )
 
-    def add(self, model: str, amounts: Amounts) -> None:
-        self.by_model[model] = self.by_model.get(model, Amounts()) + amounts
+    @property
+    def input_tokens(self) -> float:
+        return sum(amounts.input_tokens or 0 for amounts in self.by_model.values())
+
+    def add(self, config: HandlerConfig, preview: Preview) -> None:
+        model = preview.model
+        self.by_model[model] = self.by_model.get(model, Amounts()) + _expected(config, preview)
+        self.prefixes[model, preview.prefix_key, preview.prefix_tokens] += 1
 
 
 class _CellCost:
@@ -273,6 +316,7 @@ class _CellCost:
         self._expected: dict[str | None, _Expected] = {None: _Expected()}
         self._known: dict[Any, dict[str | None, Amounts]] = {}
         self._recorded = recorded
+        self._rendered_before: float | None = None
         self._scorers = [
             (scorer, member)
             for scorer in plan.scorers
@@ -332,6 +376,19 @@ class _CellCost:
         if is_shown and isinstance(outcome, TaskResult):
             await self._judge(sample, outcome)
 
+    async def compare(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Renders rows of an earlier batch, whose prompts may be longer or shorter than these."""
+        rendered = _Expected()
+        count = 0
+        model = self.variant.model or self._evaluator.model
+        for inputs in rows:
+            seen, _ = await self._preview(self._previewing, self.template, inputs, model=model)
+            count += bool(seen)
+            for preview in seen:
+                rendered.add(self._config, preview)
+        if count:
+            self._rendered_before = rendered.input_tokens / count
+
     def _bound(self, inputs: Mapping[str, Any], prompt: int | None) -> dict[str | None, Amounts]:
         repeats = tuple(each.repeats.most for each in operands(self._node, inputs))
         key = (prompt, repeats, frozenset(inputs))
@@ -386,7 +443,7 @@ class _CellCost:
     def _expect(self, judge: str | None, seen: Iterable[Preview]) -> None:
         found = self._expected.setdefault(judge, _Expected())
         for preview in seen:
-            found.add(preview.model, _expected(self._config, preview))
+            found.add(self._config, preview)
 
     # -- the sums ----------------------------------------------------------------------------------
 
@@ -408,18 +465,27 @@ class _CellCost:
                     # A model that a variable names is bounded under another name.
                     most=self._most.get((judge, model), Amounts()),
                     expected=self._expectation(judge, model, models=models),
+                    cached=self._cached(judge, model),
                 )
             )
         return found
 
+    def _counts(self, judge: str | None) -> tuple[int, int]:
+        """The samples that the template or a judge is asked for, and those that were rendered."""
+        if judge is None:
+            return self._asked, self._shown_asked
+        return self.samples, self._shown
+
     def _expectation(self, judge: str | None, model: str, models: Sequence[str]) -> Amounts:
         """The expectation for one of the `models` that the template, or a judge, asks."""
-        count, shown = self.samples, self._shown
-        if judge is None:
-            count, shown = self._asked, self._shown_asked
-        sums = self._expected.get(judge, _Expected()).by_model
+        count, shown = self._counts(judge)
+        rendered = self._expected.get(judge, _Expected())
+        sums = rendered.by_model
         recorded = self._recorded.get((self.template, judge))
         if recorded is not None:
+            if judge is None and shown and self._rendered_before and recorded.input_tokens:
+                longer = rendered.input_tokens / shown / self._rendered_before
+                recorded = replace(recorded, input_tokens=recorded.input_tokens * longer)
             # The record has the sum of all models: each has the share of its rendered turns.
             turns = [sums.get(other, Amounts()).turns or 0 for other in models]
             share = 1 / len(models)
@@ -429,6 +495,24 @@ class _CellCost:
         if not shown:
             return _UNKNOWN
         return replace(sums.get(model, Amounts()).times(count / shown), seconds=None)
+
+    def _cached(self, judge: str | None, model: str) -> CacheSaving:
+        """What the prompt cache of `model` saves: the first call with a prefix writes it, and the
+        others read it.
+        """
+        terms = cache_terms_of(self._config, model)
+        count, shown = self._counts(judge)
+        if terms is None or self._config.prices is not None or not shown:
+            return CacheSaving()
+        found = CacheSaving()
+        prefixes = self._expected.get(judge, _Expected()).prefixes
+        for (of, _, estimate), rendered in prefixes.items():
+            calls = rendered * count / shown
+            tokens = estimate * _TYPICAL
+            saved = terms.saved_usd(tokens, calls)
+            if of == model and saved > 0:
+                found += CacheSaving(tokens * (calls - 1), saved)
+        return found
 
     def missing(self) -> list[str]:
         judges = [bounds for bounds, _ in self._judges.values()]
@@ -459,7 +543,8 @@ def _expected(config: HandlerConfig, preview: Preview) -> Amounts:
     """What the request of a preview and its answer are expected to take."""
     share = 1.0 if is_simulated_model(preview.model) else _TYPICAL
     output = None if preview.output_tokens is None else preview.output_tokens * share
-    amounts = Amounts(1, 1, preview.input_tokens * share, output, None, None, None)
+    sent = preview.input_tokens * share + _MESSAGE_TOKENS * len(preview.messages)
+    amounts = Amounts(1, 1, sent, output, None, None, None)
     return _priced(config, preview.model, amounts)
 
 
@@ -480,11 +565,19 @@ def _priced(config: HandlerConfig, model: str, amounts: Amounts) -> Amounts:
     return replace(amounts, cost_usd=cost, batch_cost_usd=batch_cost)
 
 
-def _recorded(folder: str | Path) -> dict[tuple[str, str | None], Amounts]:
-    """The mean amounts of a sample in an earlier batch: by template, and of each judge."""
+def _recorded(
+    folder: str | Path,
+) -> tuple[dict[tuple[str, str | None], Amounts], dict[str, list[Mapping[str, Any]]]]:
+    """The mean amounts of a sample in an earlier batch, by template, and of each judge; and the
+    inputs of some of its rows, by template.
+    """
+    rows: dict[str, list[Mapping[str, Any]]] = {}
     sums: dict[tuple[str, str | None], Amounts] = {}
     counts: dict[tuple[str, str | None], int] = {}
     for result in open_batch(folder).results():
+        known = rows.setdefault(result.template, [])
+        if result.usage.turns and len(known) < MAX_COMPARED:
+            known.append(result.inputs)
         used: list[tuple[str | None, Usage, float]] = [(None, result.usage, result.duration_s)]
         used += [(name, score.usage, 0.0) for name, score in result.scores.items()]
         for judge, usage, seconds in used:
@@ -495,4 +588,4 @@ def _recorded(folder: str | Path) -> dict[tuple[str, str | None], Amounts]:
             one = Amounts(turns, turns, usage.input_tokens, usage.output_tokens, seconds=seconds)
             sums[key] = sums.get(key, Amounts()) + one
             counts[key] = counts.get(key, 0) + 1
-    return {key: amounts.times(1 / counts[key]) for key, amounts in sums.items()}
+    return {key: amounts.times(1 / counts[key]) for key, amounts in sums.items()}, rows

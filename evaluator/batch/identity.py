@@ -56,7 +56,7 @@ _WITHOUT_EFFECT = frozenset(
         "max_cost_usd",
         "backoff_s",
         "prices",
-        "cache",
+        "prompt_cache",
     }
 )
 

@@ -155,11 +155,31 @@ class CurrentLabels:
         """The labels that compare two results: their keys → labeller → label."""
         return self._pairs
 
+    def shown(self, result: SampleResult) -> dict[str, list[Label]]:
+        """The labels of `result` by scorer, without those of another text."""
+        digest = ""
+        found: dict[str, list[Label]] = {}
+        for scorer, results in self._by_scorer.items():
+            for label in results.get(result.key, {}).values():
+                digest = digest or shown_digest(result)
+                if label.shown == digest:
+                    found.setdefault(scorer, []).append(label)
+        return found
+
     def add(self, label: Label) -> None:
         if label.other:
             _put(self._pairs, (label.key, label.other), label)
         else:
             _put(self._by_scorer.setdefault(label.scorer, {}), label.key, label)
+
+
+def majority(labels: Iterable[Label]) -> float | None:
+    """What most of `labels` say: 1 passed, 0 failed, 0.5 for a tie; None where none decides."""
+    votes = [label.passed for label in labels if label.passed is not None]
+    if not votes:
+        return None
+    share = sum(votes) / len(votes)
+    return (share > 0.5) + 0.5 * (share == 0.5)
 
 
 def _put(found: dict[_Key, dict[str, Label]], key: _Key, label: Label) -> None:

@@ -507,6 +507,11 @@ def figures(snapshot: Snapshot) -> list[str]:
         f"only {connections:,} connections to {visible(host)}"
         for host, connections in capped.items()
     ]
+    if usage.cached_tokens and usage.input_tokens:
+        share = usage.cached_tokens / usage.input_tokens
+        saved = usage.cache_saved_usd
+        dollars = "$?" if saved is None else f"${saved:,.4f}"
+        parts.append(f"prompt caches: {share:.0%} of input, saved {dollars}")
     parts += [f"held {ceil(seconds):,} s by {visible(host)}" for host, seconds in held.items()]
     if snapshot.cached_calls:
         parts.append(f"{snapshot.cached_calls:,} from the cache")

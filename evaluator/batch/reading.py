@@ -184,6 +184,10 @@ class Batch:
             ),
         )
 
+    def labels(self) -> CurrentLabels:
+        """The labels of people that count. Raises: RecordError, for damaged labels."""
+        return CurrentLabels(read_labels(self.folder))
+
     def calibrations(
         self, scorer: str | None = None
     ) -> dict[tuple[str, str], dict[str, Calibration]]:
@@ -194,7 +198,7 @@ class Batch:
         Raises: UsageError, if `scorer` has no labels and several others have; RecordError, for
         damaged results or labels.
         """
-        labels = CurrentLabels(read_labels(self.folder))
+        labels = self.labels()
         if scorer is None:
             scorers = {name: name for name in labels.scorers}
         else:
@@ -221,7 +225,7 @@ class Batch:
 
     def _notes_on_judges(self) -> Iterator[str]:
         """Which numbers are those of a model, and which labels are not used."""
-        labels = CurrentLabels(read_labels(self.folder))
+        labels = self.labels()
         for scorer, models in self._declared(set(self.cells)).judges.items():
             if models and scorer not in labels.scorers:
                 yield (

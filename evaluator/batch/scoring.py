@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from evaluator import clock
 from evaluator.batch.engines import make_engine
-from evaluator.batch.fields import check_targets
+from evaluator.batch.fields import check_rows
 from evaluator.batch.folder import BatchFolder, ResultEntry
 from evaluator.batch.identity import Cell, Identity, digest
 from evaluator.batch.judges import find_judges
@@ -29,6 +29,7 @@ from evaluator.batch.run import BatchResult, absolute, run_in_folder, sync_form
 from evaluator.batch.scorers import make_scorers
 from evaluator.batch.session import PendingWork
 from evaluator.batch.summary.tables import Table, number
+from evaluator.batch.wave_log import submissions_of
 from evaluator.batch.work import Variant, WorkItem
 from evaluator.errors import UsageError
 from evaluator.errors.messages import listed
@@ -99,6 +100,11 @@ async def run_scoring(
     path = absolute(options.output or "")
     with BatchFolder.open(path) as folder:
         before = folder.manifest()
+        if any(each.is_open for each in submissions_of(path, str(before.get("created")))):
+            raise UsageError(
+                f"{path}: calls of the batch wait for provider batches; collect their answers "
+                f"first: evaluator batch --resume {path}"
+            )
         if before.get("total") is None:
             raise UsageError(
                 f"{path}: the rows of the batch were not read to their end; resume the batch first"
@@ -172,7 +178,7 @@ def _plan(
     ]
     reasons = manifest.get("count_as_failed", COUNTED)
     rows = cast("RowSource", _StoredRows(folder))
-    check_targets(rows, scorers)
+    check_rows(rows, scorers)
     return BatchPlan(
         manifest.get("name") or folder.path.name,
         BatchOptions(

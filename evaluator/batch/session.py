@@ -338,6 +338,9 @@ class Session:
                 await self._run_engine()
                 while self.waves is not None and await self.waves.advance():
                     self._write_results()
+                    # A budget may have ended the first pass: it counts all rows.
+                    async for _ in work:
+                        pass
                     self._start_wave(pending)
                     await self._run_engine()
             self._write_results()

@@ -4,6 +4,7 @@ them out and answers them there (see `evaluator.batch.control`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
@@ -47,7 +48,8 @@ def budget_of(limits: BatchLimits) -> BatchBudget:
 class Steering:
     """Carries out commands in one session. `on_limits` stores other limits in the manifest.
 
-    `limits` are the session's limits now. A sample that is in flight is not skipped.
+    `limits` are the session's limits now. A sample that is in flight is not skipped, neither is one
+    with calls in provider batches that were paid or may be.
     """
 
     log: ControlLog
@@ -70,6 +72,7 @@ class Steering:
     _skips: dict[str, Command] = field(default_factory=dict[str, Command])
     _unseen: dict[int, Command] = field(default_factory=dict[int, Command])
     _in_flight: set[str] = field(default_factory=set[str])
+    _paid: Counter[int] = field(default_factory=Counter[int])
     _ignored: int = 0
     _trouble: str = ""
 
@@ -228,14 +231,26 @@ class Steering:
     def take_skip(self, work: WorkItem) -> Command | None:
         """The command that skips `work`; the caller stores the result and calls `finish_skip`."""
         command = self._skips.pop(work.identity.key, None)
-        if command is not None:
-            self._unseen.pop(command.id, None)
-        return command
+        if command is None:
+            return None
+        self._unseen.pop(command.id, None)
+        if self.waves is None or not self.waves.has_paid(work.identity.value):
+            return command
+        self._paid[command.id] += 1
+        if command not in self._skips.values():
+            self._answer(command, "refused", self._paid_message(command))
+        return None
 
     def finish_skip(self, command: Command) -> None:
         """Answers `command`, if all its samples are skipped."""
         if command not in self._skips.values():
-            self._answer(command, "done", "")
+            self._answer(command, "done", self._paid_message(command))
+
+    def _paid_message(self, command: Command) -> str:
+        paid = self._paid[command.id]
+        if not paid:
+            return ""
+        return f"{paid} are in flight: provider batches have calls of them"
 
     def take_retries(self) -> Mapping[str, ResultEntry]:
         """The results to run again, by key, for every command since the last call."""

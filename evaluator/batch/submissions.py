@@ -14,7 +14,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import field, replace
+from dataclasses import field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from evaluator import clock, disk
 from evaluator.batch.options import ProviderBatchRest, Stop
-from evaluator.batch.wave_log import LoggedCall, Submission, WaveLog
+from evaluator.batch.wave_log import LoggedCall, Submission, WaveLog, amount
 from evaluator.errors import BatchDamaged, ProviderError, RecordNotWritten, UsageError, advice_on
 from evaluator.errors.results import Usage
 from evaluator.files.atomic import atomic_file
@@ -87,6 +87,17 @@ class Submissions:
         """Whether a call of the sample with this identity has no answer yet."""
         return sample in self._samples
 
+    def has_paid(self, sample: str) -> bool:
+        """Whether a call of the sample has an answer that was paid, or may still get one."""
+        calls = (
+            call
+            for submission in self.log.submissions.values()
+            for call in submission.calls.values()
+            if call.sample == sample
+        )
+        ends = (self.end_of(call.custom_id) for call in calls)
+        return any(end is None or end.status == "success" for end in ends)
+
     @property
     def calls(self) -> int:
         """The number of calls without an answer."""
@@ -122,7 +133,8 @@ class Submissions:
         """What is waited for."""
         sent = [each for each in self.log.submissions.values() if each.is_open]
         until = max((each.expires or 0.0 for each in sent), default=0.0)
-        text = f"{self.calls:,} calls wait in {len(sent)} provider batches"
+        verb = "waits" if self.calls == 1 else "wait"
+        text = f"{amount(self.calls, 'call')} {verb} in {amount(len(sent), 'provider batch')}"
         if until:
             text += f", at the latest until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M} UTC"
         return text
@@ -212,9 +224,8 @@ class Submissions:
             disk.remove(self.requests_file(submission.number))
         most = submission.max_cost_usd
         cost = "unknown cost" if most is None else f"at most ${most:,.4f}"
-        self.notice(
-            f"submitted {len(submission.calls):,} calls of {submission.label} as {batch.id}, {cost}"
-        )
+        calls = amount(len(submission.calls), "call")
+        self.notice(f"submitted {calls} of {submission.label} as {batch.id}, {cost}")
 
     async def _find_again(self, submission: Submission) -> None:
         """Finds out whether a batch exists whose creation had no answer.
@@ -339,9 +350,8 @@ class Submissions:
             )
         with contextlib.suppress(OSError):
             disk.remove(self.requests_file(submission.number))
-        self.notice(
-            f"{submission.label}: {len(submission.calls):,} calls are parked again: {reason}"
-        )
+        calls = amount(len(submission.calls), "call")
+        self.notice(f"{submission.label}: parks {calls} again: {reason}")
 
     async def _end_unanswered(
         self, submission: Submission, reason: str, *, is_billed: bool = True
@@ -385,9 +395,9 @@ class Submissions:
         self._index(submission)
         counts = ", ".join(f"{count:,} {cause}" for cause, count in tally.counts.items())
         cost = "unknown cost" if tally.cost_usd is None else f"${tally.cost_usd:,.4f}"
-        of = f"of {len(submission.calls):,} calls"
+        calls = amount(len(submission.calls), "call")
         name = submission.batch or submission.tag
-        self.notice(f"{name} ({submission.label}): {of} {counts}; {cost}")
+        self.notice(f"{name} ({submission.label}): of {calls} {counts}; {cost}")
 
     def _following(self, call: LoggedCall, error: ProviderError, submission: Submission) -> str:
         """What follows a call that has no answer, see `record.steps.NEXT`."""
@@ -520,14 +530,10 @@ class _Answers:
             usage = response.usage
             if usage.invalid():
                 usage = usage.without_invalid()
-            cost = prices.batch_cost_usd(
-                self._submission.label,
-                usage,
-                response.cache_write_tokens or 0,
-                profile=self._submission.prices,
+            usage = prices.priced(
+                self._submission.label, usage, profile=self._submission.prices, is_batch=True
             )
-            usage = replace(usage, cost_usd=cost)
-            self._add_cost(cost)
+            self._add_cost(usage.cost_usd)
             self.used[call.custom_id] = (usage, None)
             return StepEnd("success", response.to_dict(), 0.0, usage=usage.non_zero())
         error = error or _missing()

@@ -123,7 +123,7 @@ class Submission:
         if self.counts:
             cost = _dollars(self.cost_usd)
         counts = [f"{count:,} {cause}" for cause, count in self.counts.items()]
-        what = ", ".join([self.state, f"{len(self.calls):,} calls", *counts, cost])
+        what = ", ".join([self.state, amount(len(self.calls), "call"), *counts, cost])
         if self.is_sent and self.expires is not None:
             what += f", until {datetime.fromtimestamp(self.expires, UTC):%Y-%m-%d %H:%M} UTC"
         return f"provider batch {self.number}, {self.batch or self.tag} ({self.label}): {what}"
@@ -238,6 +238,14 @@ class WaveLog:
     def _signed(self, entry: Mapping[str, Any]) -> bytes:
         content = {name: value for name, value in entry.items() if name not in _NOT_SIGNED}
         return json.dumps({"batch": self._created, **content}, sort_keys=True).encode()
+
+
+def amount(count: int, noun: str) -> str:
+    """`count` with its noun: 1 call, 2 calls, 2 provider batches."""
+    ending = ""
+    if count != 1:
+        ending = "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{ending}"
 
 
 def _dollars(cost: float | None) -> str:

@@ -120,6 +120,10 @@ class Waves:
         """Whether a call of the sample with this identity has no answer yet."""
         return self.batches.waits_for(sample)
 
+    def has_paid(self, sample: str) -> bool:
+        """See `Submissions.has_paid`."""
+        return self.batches.has_paid(sample)
+
     def end_of(self, custom_id: str) -> StepEnd | None:
         """See `Submissions.end_of`."""
         return self.batches.end_of(custom_id)

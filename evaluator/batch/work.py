@@ -162,7 +162,7 @@ class Worker:
         began = clock.monotonic()
         earlier = work.answered
         if earlier is not None:
-            outcome: Outcome = self._earlier_outcome(earlier)
+            outcome = earlier_outcome(earlier, self._recording(earlier.task_id))
             started = earlier.started
             duration_s = earlier.duration_s
         elif (ended := self._ended_run(work)) is not None and ended.summary is not None:
@@ -457,23 +457,6 @@ class Worker:
             repair=self.repair,
         )
 
-    def _earlier_outcome(self, earlier: SampleResult) -> Outcome:
-        """The outcome in the task file; without that file, the part of it in the line of
-        results.
-        """
-        recording = self._recording(earlier.task_id)
-        if (
-            recording is not None
-            and recording.summary is not None
-            and recording.summary.result is not None
-        ):
-            return _recorded_outcome(recording)
-        if earlier.failure is None:
-            return TaskResult(
-                Status.COMPLETE, earlier.content, parsed_content=earlier.parsed, usage=earlier.usage
-            )
-        return replace(error_of(earlier.failure, earlier.usage), content=earlier.content)
-
     def _recording(self, task_id: int | None) -> Recording | None:
         store = self.evaluator.services.store
         if task_id is None or store is None:
@@ -543,6 +526,21 @@ class Worker:
             return None
         mapped = {**self.evaluator.services.profile(handler).roles, **self.evaluator.model_roles}
         return {GRADER: mapped.get(model, model)}
+
+
+def earlier_outcome(result: SampleResult, recording: Recording | None) -> Outcome:
+    """The outcome in a result's task file; without that file, the part of it in the result."""
+    if (
+        recording is not None
+        and recording.summary is not None
+        and recording.summary.result is not None
+    ):
+        return _recorded_outcome(recording)
+    if result.failure is None:
+        return TaskResult(
+            Status.COMPLETE, result.content, parsed_content=result.parsed, usage=result.usage
+        )
+    return replace(error_of(result.failure, result.usage), content=result.content)
 
 
 def _recorded_outcome(recording: Recording) -> Outcome:

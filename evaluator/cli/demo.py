@@ -25,12 +25,12 @@ from evaluator.library import TemplateLibrary
 @dataclass(frozen=True, slots=True)
 class DemoCase:
     """One evaluation of the demo. `expect` is its outcome if all is well: ok, failed, or
-    repaired.
+    repaired. `remark` says what it shows besides its template's operator.
     """
 
-    show: str
     request: str
     inputs: Mapping[str, Any]
+    remark: str = ""
     expect: str = "ok"
     profile: str | None = None
     target: str | None = None
@@ -78,7 +78,8 @@ def demo(tasks_dir: Path, as_json: bool) -> None:
         )
         if isinstance(outcome, TaskError) and isinstance(outcome.cause, RecordError):
             raise outcome.cause
-        rows.append(_row(case, outcome, seconds=clock.monotonic() - begun, tasks_dir=tasks_dir))
+        seconds = clock.monotonic() - begun
+        rows.append(_row(case, outcome, seconds=seconds, tasks_dir=tasks_dir, library=library))
     evaluator.close()
     if as_json:
         print_json(rows)
@@ -180,42 +181,27 @@ def _cases(data: Path, library: TemplateLibrary) -> Iterator[DemoCase]:
     questions = [
         json.loads(line) for line in (data / "easy.jsonl").read_text(encoding="utf-8").splitlines()
     ]
-    yield DemoCase("atomic", "summarise", inputs={"document": documents[0]})
-    yield DemoCase("atomic", "classify this support message", inputs=_example(library, "classify"))
-    yield DemoCase(
-        "atomic, from files", "answer_from_files", inputs=_example(library, "answer_from_files")
-    )
+    yield DemoCase("summarise", {"document": documents[0]})
+    yield DemoCase("classify this support message", _example(library, "classify"))
+    yield DemoCase("answer_from_files", _example(library, "answer_from_files"), remark="from files")
     for row in questions[:3]:
-        yield DemoCase(
-            "atomic", "answer_question", inputs={"question": row["question"]}, target=row["target"]
-        )
-    yield DemoCase("function", "title_of", inputs={"doc": documents[1]})
-    yield DemoCase("sequential", "report", inputs=_example(library, "report"))
-    yield DemoCase("sequential, cond", "route_ticket", inputs=_example(library, "route_ticket"))
-    yield DemoCase(
-        "reduce", "map_reduce_documents", inputs={"documents": documents, "focus": "water"}
-    )
-    yield DemoCase("script", "count_text", inputs={"stdin": documents[2]})
-    yield DemoCase("loop", "write_run_fix", inputs=_example(library, "write_run_fix"))
-    yield DemoCase("loop", "review_code", inputs=_example(library, "review_code"))
+        yield DemoCase("answer_question", {"question": row["question"]}, target=row["target"])
+    yield DemoCase("title_of", {"doc": documents[1]})
+    yield DemoCase("report", _example(library, "report"))
+    yield DemoCase("route_ticket", _example(library, "route_ticket"), remark="cond")
+    yield DemoCase("map_reduce_documents", {"documents": documents, "focus": "water"})
+    yield DemoCase("summarise_each", _example(library, "summarise_each"))
+    yield DemoCase("count_text", {"stdin": documents[2]})
+    yield DemoCase("write_run_fix", _example(library, "write_run_fix"))
+    yield DemoCase("review_code", _example(library, "review_code"))
     broken = (
         "Here you go:\n```json\n{'sentiment': 'positive', 'score': 0.9, 'evidence': ['works "
         "well'],}\n```"
     )
-    yield DemoCase(
-        "repaired output",
-        "sentiment",
-        inputs=_example(library, "sentiment"),
-        expect="repaired",
-        target=broken,
-    )
-    yield DemoCase(
-        "failing",
-        "sentiment",
-        inputs=_example(library, "sentiment"),
-        expect="failed",
-        target="I would rather not say.",
-    )
+    sentiment = _example(library, "sentiment")
+    yield DemoCase("sentiment", sentiment, remark="repaired", expect="repaired", target=broken)
+    unusable = "I would rather not say."
+    yield DemoCase("sentiment", sentiment, remark="fails", expect="failed", target=unusable)
 
 
 def _example(library: TemplateLibrary, name: str) -> dict[str, Any]:
@@ -230,7 +216,14 @@ def _example(library: TemplateLibrary, name: str) -> dict[str, Any]:
     }
 
 
-def _row(case: DemoCase, outcome: Outcome, seconds: float, tasks_dir: Path) -> dict[str, Any]:
+def _row(
+    case: DemoCase,
+    outcome: Outcome,
+    *,
+    seconds: float,
+    tasks_dir: Path,
+    library: TemplateLibrary,
+) -> dict[str, Any]:
     warnings = [str(warning) for warning in outcome.notes.get("warnings", ())]
     if isinstance(outcome, TaskError):
         got = "failed"
@@ -241,9 +234,11 @@ def _row(case: DemoCase, outcome: Outcome, seconds: float, tasks_dir: Path) -> d
             got, shown = ("repaired", "; ".join(warnings))
         else:
             got, shown = ("ok", outcome.content)
+    template = outcome.notes.get("template") or case.request
+    operator = library.get(template).type
     return {
-        "operator": case.show,
-        "template": outcome.notes.get("template") or case.request,
+        "operator": ", ".join(filter(None, (operator, case.remark))),
+        "template": template,
         "outcome": got,
         "expected": case.expect,
         "as_expected": got == case.expect,

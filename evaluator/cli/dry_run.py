@@ -19,7 +19,7 @@ from evaluator.nodes import Node, Task, TopLevel
 from evaluator.nodes.walk import children
 
 if TYPE_CHECKING:
-    from evaluator.batch.cost_plan import CostPlan
+    from evaluator.batch.cost_plan import CacheSaving, CostPlan
     from evaluator.batch.identity import Cell
     from evaluator.batch.plan import BatchPlan
     from evaluator.batch.work import Variant
@@ -61,7 +61,8 @@ def print_dry_run(
     return not refused
 
 
-_HEAD = ["", "model", "", "turns", "calls", "input", "output", "cost", "batch API", "time"]
+_COSTS = ["cost", "prompt cache", "batch API", "time"]
+_HEAD = ["", "model", "", "turns", "calls", "input", "output", *_COSTS]
 
 
 def _print_costs(costs: CostPlan) -> None:
@@ -73,30 +74,39 @@ def _print_costs(costs: CostPlan) -> None:
         name = f"{part.template}, {part.variant}"
         if part.judge is not None:
             name = f"judge {part.judge} of {name}"
-        rows += _rows(name, part.model, part.most, part.expected)
+        rows += _rows(name, part.model, part.most, part.expected, part.cached)
     if len(costs.models) < len(costs.parts):
         for model, amounts in costs.models.items():
             rows += _rows("all", model, *amounts)
-    print_table(_HEAD, [*rows, *_rows("total", "", costs.most, costs.expected)])
+    rows += _rows("total", "", costs.most, costs.expected, costs.cached)
+    print_table(_HEAD, rows)
     for note in costs.notes:
         echo(visible(f"note: {note}"))
     for line in costs.missing:
         echo(visible(f"no bound: {line}"))
 
 
-def _rows(name: str, model: str, most: Amounts, expected: Amounts) -> list[list[str]]:
+def _rows(
+    name: str, model: str, most: Amounts, expected: Amounts, cached: CacheSaving
+) -> list[list[str]]:
+    saving = "-"
+    if cached.tokens and expected.input_tokens:
+        share = min(1.0, cached.tokens / expected.input_tokens)
+        cost = expected.cost_usd
+        saving = f"{_dollars(None if cost is None else cost - cached.saved_usd)}, {share:.0%} read"
     return [
-        [name, model, "at most", *_cells(most)],
-        ["", "", "expected", *_cells(expected)],
+        [name, model, "at most", *_cells(most, "-")],
+        ["", "", "expected", *_cells(expected, saving)],
     ]
 
 
-def _cells(amounts: Amounts) -> list[str]:
+def _cells(amounts: Amounts, saving: str) -> list[str]:
     counts = (amounts.turns, amounts.calls, amounts.input_tokens, amounts.output_tokens)
-    costs = (amounts.cost_usd, amounts.batch_cost_usd)
     return [
         *("?" if count is None else f"{ceil(count):,}" for count in counts),
-        *map(_dollars, costs),
+        _dollars(amounts.cost_usd),
+        saving,
+        _dollars(amounts.batch_cost_usd),
         "?" if amounts.seconds is None else f"{amounts.seconds:,.0f} s",
     ]
 

@@ -25,12 +25,15 @@ from evaluator.cli.flags import SectionedCommand, SectionOption, flag_options, r
 from evaluator.cli.trust import permit_schemas, project_profiles, shown_profiles
 from evaluator.errors import UsageError
 from evaluator.errors.messages import json_problem
-from evaluator.fields.listing import merge
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from evaluator.batch.reading import Batch
     from evaluator.improve.certificate import Certificate
+    from evaluator.interpreter.evaluator import Evaluator
+
+    JudgedBatch = tuple[Batch, str | None]
 
 _BATCH_FLAGS = (
     "--rows",
@@ -61,11 +64,48 @@ _BATCH_FLAGS = (
 )
 
 
-def _flags(command: Callable[..., Any]) -> Callable[..., Any]:
+_JUDGE_FLAGS = (
+    "--library",
+    "--model",
+    "--handler",
+    "--model-role",
+    "--max-cost",
+    "--concurrency",
+    "--rpm",
+    "--tpm",
+    "--cache",
+    "--sandbox",
+)
+"""The flags of a search for a better judge, whose rows and scorer are those of a batch."""
+
+
+def search_flags(command: Callable[..., Any], *, of_judge: bool = False) -> Callable[..., Any]:
+    """Gives a command the flags of a search, or of one for a better judge."""
     from evaluator.batch.definition import BatchDefinition
+    from evaluator.fields.listing import entries_of
     from evaluator.improve.run import ImproveOptions
 
-    return flag_options(BatchDefinition, _BATCH_FLAGS)(flag_options(ImproveOptions)(command))
+    own = [entry.flag.name for entry in entries_of(ImproveOptions) if entry.flag is not None]
+    flags = _BATCH_FLAGS
+    if of_judge:
+        own.remove("--measure")
+        flags = _JUDGE_FLAGS
+    for option in (
+        trust_option,
+        click.option("--dry-run", is_flag=True, help="Print what can be found and what it costs."),
+        click.option(
+            "--write", is_flag=True, help="Write the template if a candidate is accepted."
+        ),
+        click.option(
+            "--proposals",
+            cls=SectionOption,
+            section="Search",
+            metavar="FILE",
+            help="Proposals of your own, as JSON; no model is asked for others.",
+        ),
+    ):
+        command = option(command)
+    return flag_options(BatchDefinition, flags)(flag_options(ImproveOptions, own)(command))
 
 
 @click.command(
@@ -78,34 +118,17 @@ def _flags(command: Callable[..., Any]) -> Callable[..., Any]:
     "130 interrupted.",
 )
 @click.argument("template", required=False)
-@_flags
-@click.option(
-    "--proposals",
-    cls=SectionOption,
-    section="Search",
-    metavar="FILE",
-    help="Proposals of your own, as JSON; no model is asked for others.",
-)
+@search_flags
 @click.option(
     "--verify",
     metavar="CERTIFICATE",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Recompute a certificate from the records in its folder, without a call.",
 )
-@click.option("--write", is_flag=True, help="Write the template if a candidate is accepted.")
-@click.option("--dry-run", is_flag=True, help="Print what can be found and what it costs.")
-@trust_option
 @click.option("--markdown", is_flag=True, help="Print Markdown.")
 @click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
 def improve(
-    template: str | None,
-    verify: Path | None,
-    proposals: str | None,
-    write: bool,
-    dry_run: bool,
-    markdown: bool,
-    as_json: bool,
-    **given: Any,
+    template: str | None, verify: Path | None, markdown: bool, as_json: bool, **given: Any
 ) -> None:
     """Search for a better version of TEMPLATE, and prove on rows that the search has not seen
     whether it is better.
@@ -114,7 +137,6 @@ def improve(
     race, and sealed rows, which decide once. All calls are recorded in the folder of the search.
     """
     from evaluator.improve.certificate import verify as verified
-    from evaluator.improve.run import write_template
 
     if markdown and as_json:
         raise UsageError("--json and --markdown are two formats; give one of them")
@@ -128,8 +150,19 @@ def improve(
         return
     if template is None or not given["rows"]:
         raise UsageError("name a TEMPLATE, and the rows with --rows FILE")
-    evaluator, planned = _plan(template, given, proposals, dry_run=dry_run)
-    if dry_run:
+    run_search_command(template, given, markdown=markdown, as_json=as_json)
+
+
+def run_search_command(
+    searched: str | JudgedBatch, given: dict[str, Any], *, markdown: bool, as_json: bool
+) -> None:
+    """Searches for a better version of a template, or of a batch's judge, with the flags that were
+    given.
+    """
+    from evaluator.improve.run import write_template
+
+    evaluator, planned = _plan(searched, given)
+    if given["dry_run"]:
         plan = asyncio.run(planned)
         for line in plan.lines():
             echo(line)
@@ -139,17 +172,16 @@ def improve(
     echo(f"records: {certificate.folder}", err=True)
     if not certificate.is_accepted:
         raise click.exceptions.Exit(EXIT_THRESHOLD)
-    if write:
+    if given["write"]:
         echo(f"written: {write_template(certificate, evaluator)}", err=True)
     else:
         echo("nothing is written; to write the template, resume with --write", err=True)
 
 
-def _plan(
-    template: str, given: dict[str, Any], proposals: str | None, *, dry_run: bool
-) -> tuple[Any, Any]:
+def _plan(searched: str | JudgedBatch, given: dict[str, Any]) -> tuple[Evaluator, Any]:
     """The evaluator, and the coroutine that plans the search."""
-    from evaluator.batch.definition import BatchDefinition, definition_from
+    from evaluator.batch.definition import BatchDefinition
+    from evaluator.improve.judges import AGREEMENT, judge_search
     from evaluator.improve.run import ImproveOptions, plan_search
     from evaluator.interpreter.evaluator import Evaluator
 
@@ -157,12 +189,13 @@ def _plan(
     session = read_flags(ImproveOptions, given, is_stored=False)
     table = {name: value for name, value in given.items() if name not in (*own, *session)}
     session_of_batch = read_flags(BatchDefinition, table, is_stored=False)
-    wanted = definition_from(merge({"templates": [template]}, read_flags(BatchDefinition, table)))
+    wanted = BatchDefinition.from_table(read_flags(BatchDefinition, table))
     options = ImproveOptions.from_table(own)
-    options = replace(options, proposals=_read_proposals(proposals), **session)
+    options = replace(options, proposals=_read_proposals(given["proposals"]), **session)
     roles = wanted.model_roles or {}
     library = load_library([Path(path) for path in wanted.library])
     warn_of_unknown_roles(library, roles)
+    dry_run = given["dry_run"]
     if not dry_run:
         permit_schemas(library, given["trust"])
     evaluator = Evaluator(
@@ -177,7 +210,13 @@ def _plan(
     )
     batch = replace(wanted.options, **session_of_batch)
     planning = evaluator.without_network() if dry_run else evaluator
-    return evaluator, plan_search(planning, template, wanted.rows, options, batch)
+    if isinstance(searched, str):
+        return evaluator, plan_search(planning, searched, wanted.rows, options, batch)
+    judged = judge_search(planning, *searched)
+    options = replace(options, measure=AGREEMENT)
+    models = batch.models or judged.options["models"]
+    batch = replace(batch, **{**judged.options, "models": models})
+    return evaluator, plan_search(planning, judged.template, judged.rows, options, batch)
 
 
 def _run(planned: Any) -> Certificate:

@@ -1,4 +1,4 @@
-"""`evaluator label` and `calibrate`: people label answers, and labels measure judges."""
+"""`evaluator label`: people label answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from evaluator import clock
-from evaluator.cli.common import json_option, print_json, terminal_width
+from evaluator.cli.common import terminal_width
 from evaluator.cli.echo import echo
 from evaluator.cli.results import batch_argument, cell_of
 from evaluator.errors import UsageError
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     "source",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Add the labels of a .csv, .json or .jsonl file; .json and .jsonl as Label Studio "
-    "writes them.",
+    help="Add the labels of a .csv file, of a .json or .jsonl file of Label Studio, or of a .eval "
+    "log of Inspect AI.",
 )
 @click.option(
     "--export",
@@ -114,13 +114,15 @@ def label(
         session = label_pairs(found, (*sides,), _named(labeller), precision=precision)
         _Terminal(session, found).run(limit)
         return
-    scorer = scorer_to_label(found, scorer)
     if source is not None:
+        if scorer is not None:
+            scorer = scorer_to_label(found, scorer)
         count = import_labels(
             found, source, scorer=scorer, labeller=labeller, scrub=Redactor.from_environment()
         )
         echo(f"{source}: {count:,} labels")
         return
+    scorer = scorer_to_label(found, scorer)
     session = label_answers(found, scorer, _named(labeller), precision=precision)
     _Terminal(session, found).run(limit)
 
@@ -196,62 +198,3 @@ class _Terminal:
                 echo(f"{error}; {question.help}", err=True)
             else:
                 return word, note.strip()
-
-
-@click.command(epilog="Example:  evaluator calibrate batches/capitals --scorer reference")
-@batch_argument
-@click.option(
-    "--scorer",
-    metavar="NAME",
-    help="Measure this one. Default: each scorer with labels. One without labels of its own is "
-    "measured against those of the only other one.",
-)
-@click.option("--markdown", is_flag=True, help="Print Markdown.")
-@json_option
-def calibrate(batch: Path, scorer: str | None, markdown: bool, as_json: bool) -> None:
-    """Show how often a judge is right, by the labels of people, and its corrected numbers.
-
-    Prints the confusion matrix, sensitivity and specificity, kappa and alpha with the base rate,
-    the agreement of people with each other, and the share that passed as the judge says and as
-    corrected by the labels, each with its interval and n of N.
-    """
-    from evaluator.batch.label_session import scorer_to_label
-    from evaluator.batch.preferences import preference_table, preferences
-    from evaluator.batch.reading import open_batch
-    from evaluator.batch.summary.calibrated import calibration_tables
-    from evaluator.batch.summary.tables import as_markdown, as_text
-
-    found = open_batch(batch)
-    if scorer is not None:
-        scorer = scorer_to_label(found, scorer)
-    calibrations = found.calibrations(scorer)
-    preferred = preferences(found) if scorer is None else []
-    if not any(calibrations.values()) and not preferred:
-        raise UsageError(
-            f"{batch}: no answer is labelled for one of its scorers; label some with: "
-            f"evaluator label {shlex.quote(str(batch))} --labeller NAME"
-        )
-    if as_json:
-        print_json(
-            {
-                "calibrations": [
-                    {"template": template, "variant": variant, **one.to_dict()}
-                    for (template, variant), cell in calibrations.items()
-                    for one in cell.values()
-                ],
-                "preferences": [one.to_dict() for one in preferred],
-            }
-        )
-        return
-    tables = [
-        table
-        for (template, variant), cell in calibrations.items()
-        for one in cell.values()
-        for table in calibration_tables(" × ".join(filter(None, (template, variant))), one)
-    ]
-    if preferred:
-        tables.append(preference_table(preferred))
-    if markdown:
-        echo(as_markdown(tables), nl=False)
-    else:
-        echo(as_text(tables, terminal_width()), nl=False)

@@ -74,7 +74,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "score": ("score", "Score the answers of a batch with more scorers."),
         "summary": ("results", "Show a batch's numbers as they are now, and check thresholds."),
         "label": ("label", "Label answers by hand, so that a judge can be measured and corrected."),
-        "calibrate": ("label", "Show how often a judge is right, by labels, and correct it."),
+        "calibrate": ("calibrate", "Show how often a judge is right, by labels, and correct it."),
         "compare": ("results", "Compare two batches, or two variants of one, sample by sample."),
         "improve": ("improve", "Search for a better version of a template, and prove the gain."),
         "report": ("results", "Write one self-contained HTML page of batches."),

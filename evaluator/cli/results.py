@@ -304,6 +304,7 @@ def report(
 @click.option("--output", "-o", type=click.Path(path_type=Path), required=True, metavar="FILE")
 def export(batch: Path, kind: str, output: Path) -> None:
     """Write a batch's results in another format; replaces an existing file."""
+    from evaluator.batch.export import SUMMARISED
     from evaluator.batch.export import export as exported
     from evaluator.batch.export.output_path import check_not_record
     from evaluator.batch.reading import open_batch
@@ -312,14 +313,15 @@ def export(batch: Path, kind: str, output: Path) -> None:
     check_not_record(output)
     results = found.results()
     with WorkProgress("exporting", "results", total=results.declared.total) as progress:
-        metrics = {cell: found.metrics_of(cell) for cell in found.cells}
+        summary = found.summarise() if kind in SUMMARISED else None
         written = exported(
             progress.each(results),
             found.manifest,
             format=kind,
             path=output,
             total=found.totals,
-            metrics=metrics,
+            summary=summary,
+            labels=found.labels(),
         )
     for path in written:
         echo(str(path))

@@ -123,7 +123,7 @@ LOGGER = logging.getLogger("evaluator")
 LOGGER.addHandler(logging.NullHandler())
 
 Subject = Literal["models", "tools", "tasks", "output"]
-_LOGGERS = {subject: logging.getLogger(f"evaluator.{subject}") for subject in get_args(Subject)}
+LOGGERS = {subject: logging.getLogger(f"evaluator.{subject}") for subject in get_args(Subject)}
 
 
 class Redacts(Protocol):
@@ -132,16 +132,11 @@ class Redacts(Protocol):
     def redact(self, text: str) -> str: ...
 
 
-def is_logged(subject: Subject) -> bool:
-    """Whether anything below WARNING is logged about the subject."""
-    return _LOGGERS[subject].isEnabledFor(logging.INFO)
-
-
 def log(subject: Subject, level: int, redactor: Redacts, message: str, *arguments: object) -> None:
     """Logs one line without secrets and control characters. Nothing is formatted if the level is
     not enabled.
     """
-    logger = _LOGGERS[subject]
+    logger = LOGGERS[subject]
     if logger.isEnabledFor(level):
         text = message % arguments if arguments else message
         logger.log(level, "%s", visible(redactor.redact(text), one_line=True), stacklevel=2)

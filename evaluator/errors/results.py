@@ -60,6 +60,10 @@ MAX_CALL_COST_USD = 100_000.0
 class Usage:
     """Tokens, cost and calls that were used. Tokens and cost are None where they are unknown, never
     a guess of zero.
+
+    Input tokens include `cached_tokens`, which the provider read from its prompt cache, and
+    `cache_write_tokens`, which it reports as written there. `cache_saved_usd` is what both saved of
+    the cost; it is negative where writing cost more than reading saved.
     """
 
     input_tokens: int | None = 0
@@ -69,6 +73,8 @@ class Usage:
     cost_usd: float | None = 0.0
     turns: int = 0
     tool_calls: int = 0
+    cache_write_tokens: int | None = 0
+    cache_saved_usd: float | None = 0.0
 
     def __add__(self, other: Usage) -> Usage:
         """The sum; a figure that is unknown on one side is unknown in the sum."""
@@ -102,9 +108,10 @@ class Usage:
         for name, value in zip(_USAGE_FIELDS, _usage_values(self), strict=True):
             if value is None:
                 continue
-            most = MAX_CALL_COST_USD if name == "cost_usd" else MAX_CALL_TOKENS
+            most = MAX_CALL_COST_USD if name in _DOLLARS else MAX_CALL_TOKENS
+            least = -most if name == "cache_saved_usd" else 0
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not is_number or not 0 <= value <= most:
+            if not is_number or not least <= value <= most:
                 wrong.append(name)
         return tuple(wrong)
 
@@ -121,6 +128,7 @@ class Usage:
         return cls(**{name: data[name] for name in _USAGE_FIELDS if name in data})
 
 
+_DOLLARS = ("cost_usd", "cache_saved_usd")
 _USAGE_FIELDS = tuple(each.name for each in fields(Usage))
 _usage_values = attrgetter(*_USAGE_FIELDS)
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 BackendName = Literal["auto", "openai_compatible", "litellm", "simulated", "replay"]
 ToolCalling = Literal["native", "text"]
+PromptCache = Literal["off", "auto", "on"]
 UnitShare = Annotated[float, Range(above=0, most=1)]
 RunGrant = Literal["list", "read", "resume"]
 
@@ -77,7 +78,9 @@ class ToolGrant:
 
 def _checked_stop(texts: tuple[str, ...]) -> tuple[str, ...]:
     try:
-        return check_stop(texts) if texts else texts
+        if texts:
+            return check_stop(texts)
+        return texts
     except ValueError as error:
         raise ValueError(f"is {texts!r:.80}, {error}") from error
 
@@ -109,8 +112,8 @@ class HandlerConfig:
 
     `tool_calling` "text" describes tools in the system message and reads calls in the answer, for
     models without tool calling. `computer` is the display of the tool of that name. `native_output`
-    lets the provider enforce a declared JSON schema. `cache` marks messages that will be sent
-    again, for providers that cache only marked messages.
+    lets the provider enforce a declared JSON schema. `prompt_cache` says when the provider's cache
+    of prompts is used on purpose, see `models.prompt_cache`.
     """
 
     name: str = "default"
@@ -147,7 +150,7 @@ class HandlerConfig:
     prices: tuple[float, float] | None = None
     tool_calling: ToolCalling = "native"
     native_output: bool = False
-    cache: bool = False
+    prompt_cache: PromptCache = "auto"
     simulated: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
@@ -165,7 +168,9 @@ class HandlerConfig:
         """The environment variables whose values the profile sends to its endpoint or to its MCP
         servers.
         """
-        key_variables = (self.api_key_env,) if self.api_key_env else ()
+        key_variables = ()
+        if self.api_key_env:
+            key_variables = (self.api_key_env,)
         return (*key_variables, *(name for server in self.mcp for name in server.variables()))
 
     def override(self, **changes: Any) -> HandlerConfig:
@@ -320,7 +325,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "roots": lambda element: tuple(root.get("path") for root in element.findall("root")),
     "prices": lambda element: (float(element.get("input")), float(element.get("output"))),
     "output": lambda element: _flag(element, "native"),
-    "cache": lambda element: _flag(element, "enabled"),
+    "prompt_cache": _text,
     "simulated": lambda element: {key: float(value) for key, value in element.attrib.items()},
 }
 """Reads the value of a field from the child element of that name."""

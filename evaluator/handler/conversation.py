@@ -19,8 +19,22 @@ from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.budget import WARN_AT, Budget
 from evaluator.models import prices
 from evaluator.models.attachment_rules import drop_unsupported, withhold_oldest
-from evaluator.models.backend import Hints, Message, ModelRequest, ModelResponse, ToolSpec
+from evaluator.models.backend import (
+    CacheMark,
+    Hints,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    ToolSpec,
+)
 from evaluator.models.prices import estimate_tokens
+from evaluator.models.prompt_cache import (
+    CacheTerms,
+    Prefix,
+    cache_terms,
+    needs_marks,
+    prefix_of,
+)
 from evaluator.models.structured import kind_of
 from evaluator.models.text_tools import new_mark
 from evaluator.nodes.sampling import SAMPLING, settings_given
@@ -47,7 +61,10 @@ class SessionLog:
     def note(self, message: Message, usage: Usage | None = None) -> None:
         """Passes on a message of the conversation, with the usage of an answer."""
         if self.on_message is not None:
-            used = {} if usage is None else {"usage": usage.to_dict()}
+            if usage is None:
+                used = {}
+            else:
+                used = {"usage": usage.to_dict()}
             self.on_message(self.path, {**message.to_dict(), **used})
 
     def path_of(self, segment: str) -> str:
@@ -63,7 +80,8 @@ class SessionPlan:
     `tools` are offered to the model. `schema` is a JSON Schema of the answer for the provider to
     enforce. `is_free`: calls cost nothing. `window` is the model's context window in tokens,
     `max_output_tokens` the longest answer; None where unknown. `tool_tokens` is the size of the
-    tools. `settings` are recorded by the first step, `fingerprinted` is a part of what each step is
+    tools. `cache_terms` are those of the provider's prompt cache, None where it is not used.
+    `settings` are recorded by the first step, `fingerprinted` is a part of what each step is
     fingerprinted by, and `fields` are those of each request.
     """
 
@@ -75,6 +93,7 @@ class SessionPlan:
     window: int | None
     max_output_tokens: int | None
     tool_tokens: int
+    cache_terms: CacheTerms | None
     settings: Mapping[str, Any]
     fingerprinted: FixedPart
     fields: Mapping[str, Any]
@@ -113,18 +132,30 @@ def plan_session(
         is_free=is_free,
         window=window,
         max_output_tokens=most,
-        tool_tokens=sum(
-            estimate_tokens(f"{spec.name} {spec.description} {spec.parameters}") for spec in tools
-        ),
+        tool_tokens=sum(estimate_tokens(spec.text()) for spec in tools),
+        cache_terms=None if is_free else cache_terms_of(config, choice.label),
         settings=settings,
         fingerprinted=FixedPart(fingerprinted),
         fields={
             "tools": tools,
             "max_output_tokens": config.max_output_tokens,
-            "cache": config.cache,
             **{name: getattr(config, name) for name in SAMPLING},
         },
     )
+
+
+def cache_terms_of(config: HandlerConfig, model: str) -> CacheTerms | None:
+    """The terms of the prompt cache of `model`; None where nothing is to be done for it."""
+    mode = config.prompt_cache
+    # Descriptions of tools in the prompt have a mark of their own in each session.
+    if mode == "off" or config.tool_calling == "text":
+        return None
+    if config.backend == "openai_compatible" and needs_marks(model):
+        return None  # chat completions have no marks
+    terms = cache_terms(model)
+    if terms is None and mode == "on":
+        return CacheTerms(needs_marks(model))
+    return terms
 
 
 def _fingerprinted_tool(spec: ToolSpec) -> list[Any]:
@@ -155,8 +186,9 @@ class Session:
 
     `tokens` is estimated locally and corrected to the provider's count after each response. Unless
     somebody needs the count, messages are counted only where the context window is known.
-    `warnings` are those of the current query, `budget` is its budget. `epoch` separates repetitions
-    of the same task in the cache.
+    `warnings` are those of the current query, `budget` is its budget. `continues`: what is sent is
+    likely to be sent again with more messages. `epoch` separates repetitions of the same task in
+    the cache. `turns` counts the turns.
     """
 
     __slots__ = (
@@ -166,15 +198,18 @@ class Session:
         "_hints",
         "_history",
         "_messages",
+        "_prefix",
         "_recorded",
         "_warned_context",
         "budget",
+        "continues",
         "epoch",
         "has_answer",
         "log",
         "notices",
         "plan",
         "tokens",
+        "turns",
     )
 
     def __init__(
@@ -194,8 +229,12 @@ class Session:
         self.tokens = plan.tool_tokens
         self.notices: dict[str, None] = {}
         self.has_answer = False
+        self.continues = False
+        self.turns = 0
         self._hints = hints
-        self._call_mark = new_mark() if config.tool_calling == "text" else ""
+        self._call_mark = ""
+        if config.tool_calling == "text":
+            self._call_mark = new_mark()
         self._counts_tokens = (
             plan.window is not None
             or plan.choice.limiter is not None
@@ -203,6 +242,7 @@ class Session:
             or budget.has_cost_limit
         )
         self._messages: list[Message] = []
+        self._prefix: Prefix | None = None
         self._recorded = 0
         # Tool answers are recorded at steps of their own: place in `_messages` to path of the step.
         self._answer_paths: dict[int, str] = {}
@@ -303,8 +343,36 @@ class Session:
             hints=self._hints,
             schema=schema,
             call_mark=self._call_mark,
+            cache_marks=self.cache_marks(),
             **plan.fields,
         )
+
+    def prefix(self) -> Prefix | None:
+        """The beginning of the messages, if other calls have it and the prompt cache keeps it."""
+        terms = self.plan.cache_terms
+        if terms is None:
+            return None
+        is_forced = self.plan.config.prompt_cache == "on"
+        if self._prefix is None and (is_forced or self.plan.choice.prompt_caches is not None):
+            self._prefix = prefix_of(self._messages, self.plan.tools)
+        prefix = self._prefix
+        if prefix is None or (not is_forced and prefix.tokens < terms.min_tokens):
+            return None
+        return prefix
+
+    def cache_marks(self) -> tuple[CacheMark, ...]:
+        """Where the next request ends what will be sent again, for a provider that needs marks."""
+        terms = self.plan.cache_terms
+        if terms is None or not terms.needs_marks:
+            return ()
+        marks: list[CacheMark] = []
+        prefix = self.prefix()
+        if prefix is not None:
+            marks.append(prefix.end)
+        if self.continues:
+            last = len(self._messages) - 1
+            marks.append(CacheMark(last, len(self._messages[last].content)))
+        return tuple(dict.fromkeys(marks))
 
     def _native_schema(self, schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The schema that the next request carries in a field of its own."""

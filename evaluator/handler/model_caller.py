@@ -43,6 +43,7 @@ from evaluator.limits.endpoints import host_of
 from evaluator.models import prices
 from evaluator.models.backend import ModelRequest, ModelResponse, prepare
 from evaluator.models.cache_store import CacheKey
+from evaluator.models.prompt_cache import CacheWrite
 from evaluator.models.provider_batches import ProviderBatches, batches_of
 from evaluator.models.structured import is_refusal, kind_of
 from evaluator.record.steps import (
@@ -98,6 +99,8 @@ async def call_model(session: Session, turn: int) -> ModelResponse:
         cache = session.plan.choice.cache
         if recorded is not None:
             response = _recorded_response(recorded, session)
+            if cache is not None and session.log.steps.is_batch_answer(path):
+                cache.put(_cache_key(session), response)
         elif cache is not None:
             response = await _cached_response(call, cache)
         else:
@@ -118,27 +121,15 @@ def _max_turn_cost(session: Session, *, is_batch: bool = False) -> float | None:
         return None
     if plan.is_free:
         return 0.0
-    tokens = session.tokens
-    usage = Usage(tokens, output, cached_tokens=0, reasoning_tokens=0, cost_usd=None, turns=1)
-    written = tokens if plan.config.cache else 0
-    return _cost(plan, usage, cache_write_tokens=written, is_batch=is_batch)
+    written = session.tokens if session.cache_marks() else 0
+    usage = Usage(session.tokens, output, cache_write_tokens=written)
+    return _priced(plan, usage, is_batch=is_batch).cost_usd
 
 
-def _cost(
-    plan: SessionPlan, usage: Usage, cache_write_tokens: int = 0, *, is_batch: bool = False
-) -> float | None:
+def _priced(plan: SessionPlan, usage: Usage, *, is_batch: bool = False) -> Usage:
     if plan.is_free:
-        return 0.0
-    if is_batch:
-        return prices.batch_cost_usd(
-            plan.choice.label, usage, cache_write_tokens, profile=plan.config.prices
-        )
-    if plan.config.prices is None:
-        return prices.cost_usd(plan.choice.label, usage, cache_write_tokens)
-    if usage.input_tokens is None or usage.output_tokens is None:
-        return None
-    per_input, per_output = plan.config.prices
-    return (usage.input_tokens * per_input + usage.output_tokens * per_output) / 1e6
+        return replace(usage, cost_usd=0.0)
+    return prices.priced(plan.choice.label, usage, profile=plan.config.prices, is_batch=is_batch)
 
 
 # -- record and cache ------------------------------------------------------------------------------
@@ -148,12 +139,7 @@ async def _cached_response(call: _TurnCall, cache: ResponseCache) -> ModelRespon
     """The response of the cache, else one that is put into it."""
     session = call.session
     budget = session.budget
-    key = CacheKey.of(
-        _request(session),
-        endpoint=session.plan.choice.endpoint,
-        epoch=session.epoch,
-        tool_calling=session.plan.config.tool_calling,
-    )
+    key = _cache_key(session)
     async with AsyncExitStack() as stack:
         # Waiting for another task's call for the same answer does not count as this task's time.
         with budget.paused():
@@ -166,6 +152,15 @@ async def _cached_response(call: _TurnCall, cache: ResponseCache) -> ModelRespon
         response = await _attempts(call, extra)
         cache.put(key, response)
         return response
+
+
+def _cache_key(session: Session) -> CacheKey:
+    return CacheKey.of(
+        _request(session),
+        endpoint=session.plan.choice.endpoint,
+        epoch=session.epoch,
+        tool_calling=session.plan.config.tool_calling,
+    )
 
 
 async def _record_cached(call: _TurnCall, response: ModelResponse) -> ModelResponse:
@@ -207,8 +202,11 @@ async def _attempts(call: _TurnCall, extra: Mapping[str, Any] | None = None) -> 
         with session.budget.paused():
             await loading
     while True:
-        permit = await _acquire(call)
+        writing = await _wait_for_prefix(session)
+        result: ModelResponse | ProviderError | None = None
+        permit = UNLIMITED
         try:
+            permit = await _acquire(call)
             number = await log.steps.begin(
                 call.path,
                 "model",
@@ -228,6 +226,9 @@ async def _attempts(call: _TurnCall, extra: Mapping[str, Any] | None = None) -> 
         except BaseException:
             permit.release(UNUSED, None, 0.0)  # has no effect where the attempt released it
             raise
+        finally:
+            if writing is not None:
+                writing.leave(is_written=isinstance(result, ModelResponse))
         if not isinstance(result, ProviderError):
             return result
         attempt += 1
@@ -331,6 +332,19 @@ def _located(error: ProviderError, choice: ModelChoice) -> ProviderError:
     return error
 
 
+async def _wait_for_prefix(session: Session) -> CacheWrite | None:
+    """Waits while another call of the batch writes the beginning of this prompt to the provider's
+    cache; what is returned is to be left if this call does. The wait does not count as this task's
+    time.
+    """
+    caches = session.plan.choice.prompt_caches
+    prefix = None if caches is None else session.prefix()
+    if caches is None or prefix is None:
+        return None
+    with session.budget.paused():
+        return await caches.enter(prefix)
+
+
 async def _acquire(call: _TurnCall) -> Permit:
     """Waits until the next attempt may be made. The wait does not count as this task's time."""
     session = call.session
@@ -432,9 +446,7 @@ async def _attempt(
         raise
     duration = clock.monotonic() - started
     if response.usage.cost_usd is None:
-        cost_usd = _cost(session.plan, response.usage, response.cache_write_tokens or 0)
-        if cost_usd is not None:
-            response = replace(response, usage=replace(response.usage, cost_usd=cost_usd))
+        response = replace(response, usage=_priced(session.plan, response.usage))
     permit.release(response.usage, None, duration)
     budget.partial = response.content or budget.partial
     try:

@@ -33,6 +33,7 @@ from evaluator.limits.call_limiter import CallLimiter, CallParking
 from evaluator.models.backend import Backend, ModelRequest, ModelResponse
 from evaluator.models.failures import clean
 from evaluator.models.key_transport import refuse_plain_http
+from evaluator.models.prompt_cache import PromptCaches
 
 if TYPE_CHECKING:
     from evaluator.models.cache import ResponseCache
@@ -54,6 +55,8 @@ class ModelChoice:
     of schema that this model of this backend does not accept, filled in by the Handlers that find
     out. `endpoint` says where the model is reached, without secrets. Each attempt acquires a permit
     of `limiter`, unless `parking` takes the call; `cache` holds earlier responses.
+    `prompt_caches`: it is one of many calls, which may have the beginning of their prompts in
+    common.
     """
 
     backend: Backend
@@ -66,6 +69,7 @@ class ModelChoice:
     limiter: CallLimiter | None = field(default=None, compare=False)
     parking: CallParking | None = field(default=None, compare=False)
     cache: ResponseCache | None = field(default=None, compare=False)
+    prompt_caches: PromptCaches | None = field(default=None, compare=False)
 
     @property
     def is_free(self) -> bool:
@@ -206,6 +210,7 @@ class ModelChooser:
         cache: ResponseCache | None = None,
         limiter: CallLimiter | None = None,
         parking: CallParking | None = None,
+        prompt_caches: PromptCaches | None = None,
         pool: BackendPool | None = None,
     ) -> None:
         self._pool = pool or BackendPool(
@@ -214,17 +219,24 @@ class ModelChooser:
         self._limiter = limiter
         self._parking = parking
         self._cache = cache
+        self._prompt_caches = prompt_caches
         self._choices: dict[tuple[object, ...], ModelChoice] = {}
 
     def with_limiter(
         self, limiter: CallLimiter, cache: ResponseCache | None, parking: CallParking | None = None
     ) -> ModelChooser:
-        """A chooser that shares the backends of this one, whose choices use `limiter`, `cache` and
-        `parking`.
+        """A chooser for the many calls of a batch, which shares the backends of this one, and
+        whose choices use `limiter`, `cache` and `parking`.
 
         Closing either closes the backends.
         """
-        return ModelChooser(limiter=limiter, cache=cache, parking=parking, pool=self._pool)
+        return ModelChooser(
+            limiter=limiter,
+            cache=cache,
+            parking=parking,
+            prompt_caches=PromptCaches(),
+            pool=self._pool,
+        )
 
     def without_network(self) -> ModelChooser:
         """A chooser for plans, which contacts no server and needs no key: where a server would be
@@ -292,7 +304,12 @@ class ModelChooser:
         )
         if choice.is_free:
             return choice
-        return replace(choice, cache=self._cache, parking=self._parking)
+        return replace(
+            choice,
+            cache=self._cache,
+            parking=self._parking,
+            prompt_caches=self._prompt_caches,
+        )
 
     def _named(
         self, explicit: str | None, template: str | None, config: HandlerConfig
@@ -394,7 +411,10 @@ def first_model(base_url: str, key: str | None, timeout_s: float = 0.3) -> str |
         make = http.client.HTTPConnection
     connection = make(parts.hostname or "", parts.port, timeout=timeout_s)
     try:
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        if key:
+            headers = {"Authorization": f"Bearer {key}"}
+        else:
+            headers = {}
         connection.request("GET", parts.path.rstrip("/") + "/models", headers=headers)
         response = connection.getresponse()
         if response.status != 200:

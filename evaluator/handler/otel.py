@@ -157,7 +157,10 @@ class OtelTracer:
 
     def tool_call(self, call: ToolCall, tool: Tool | None) -> _OtelSpan:
         # The name of a tool that does not exist is content: a model wrote it.
-        name = "unknown" if tool is None else tool.spec.name
+        if tool is None:
+            name = "unknown"
+        else:
+            name = tool.spec.name
         attributes: dict[str, Any] = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": name,
@@ -179,7 +182,10 @@ class OtelTracer:
     ) -> _OtelSpan:
         from opentelemetry.trace import SpanKind
 
-        kind = SpanKind.CLIENT if is_client else SpanKind.INTERNAL
+        if is_client:
+            kind = SpanKind.CLIENT
+        else:
+            kind = SpanKind.INTERNAL
         span = self._tracer.start_span(
             _identifier(name, self._redactor),
             kind=kind,
@@ -300,7 +306,6 @@ def _report_model_call(span: _OtelSpan, result: ModelResponse | ProviderError) -
     attributes = {
         "gen_ai.response.model": result.model,
         "gen_ai.response.finish_reasons": [result.finish_reason],
-        "gen_ai.usage.cache_creation.input_tokens": result.cache_write_tokens,
         **_usage(result.usage),
     }
     if span.captures:
@@ -355,6 +360,7 @@ def _usage(usage: Usage) -> dict[str, Any]:
         "gen_ai.usage.input_tokens": usage.input_tokens,
         "gen_ai.usage.output_tokens": usage.output_tokens,
         "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
+        "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens or None,
         "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
         "evaluator.cost_usd": usage.cost_usd,
     }

@@ -17,13 +17,12 @@ from evaluator.errors import LimitReached, SessionClosed
 from evaluator.errors.results import Usage
 from evaluator.handler.conversation import Session, SessionLog, SessionPlan
 from evaluator.handler.model_caller import call_model
-from evaluator.handler.tool_runner import ToolRunner
+from evaluator.handler.tool_runner import RepeatedCalls, Tools, run_tools
 from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.budget import Budget
 from evaluator.models.backend import FinishReason, Hints, Message, ToolCall
 from evaluator.models.logprobs import TokenLogprob
 from evaluator.models.prices import estimate_tokens
-from evaluator.tools import ToolContext, ToolRegistry
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +39,13 @@ class HandlerAnswer:
 
 
 class Handler(Session):
-    """One task's session: call `run` once, or `say` as often as needed and then `close`. `turns`
-    counts its turns.
+    """One task's session: call `run` once, or `say` as often as needed and then `close`.
 
-    `tools` are the tools of the plan, and run in the given context. Without them, the tools of the
-    plan are offered and not run: calls of them end the query and are in its answer.
+    `tools` are those of the plan. Without them, the tools of the plan are offered and not run:
+    calls of them end the query and are in its answer.
     """
 
-    __slots__ = ("_closed", "_only_offers", "_tools", "turns")
+    __slots__ = ("_closed", "_only_offers", "_tools")
 
     def __init__(
         self,
@@ -57,15 +55,12 @@ class Handler(Session):
         *,
         hints: Hints = Hints(),  # noqa: B008
         epoch: int = 1,
-        tools: tuple[ToolRegistry, ToolContext] | None = None,
+        tools: Tools | None = None,
     ) -> None:
         super().__init__(plan, log, budget, hints=hints, epoch=epoch)
-        self.turns = 0
         self._closed = False
         self._only_offers = tools is None and bool(plan.tools)
-        self._tools: ToolRunner | None = None
-        if tools is not None:
-            self._tools = ToolRunner(*tools, log, self.warn, plan.config.backoff_s)
+        self._tools = tools
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -94,11 +89,13 @@ class Handler(Session):
         if self._closed:
             raise SessionClosed("a Handler serves one task; the task of this one has ended")
         self._closed = is_last
+        self.continues = self._tools is not None or not is_last
         self.budget = budget or self.budget
         self.notices.clear()
         position = self.position()
         if self._tools is not None:
-            self._tools.start_query()
+            # A user may ask for the same again.
+            self._tools.repeats = RepeatedCalls()
         try:
             for message in messages:
                 self.add(message)
@@ -143,7 +140,7 @@ class Handler(Session):
             names = ", ".join(call.name for call in calls)
             self.warn(f"the model called {names}, but this task offers no tool")
             return False
-        answers = await self._tools.run(calls, self.turns, self.budget)
+        answers = await run_tools(self, self._tools, calls)
         self.add_answers(answers)
         for message, _ in answers:
             self.log.note(message)

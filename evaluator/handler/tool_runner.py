@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import field, replace
 from math import inf
 from typing import Any
 
 from evaluator import clock
 from evaluator.errors import RepeatedCall, ToolError
 from evaluator.errors.results import Usage
-from evaluator.handler.conversation import SessionLog
-from evaluator.limits.budget import Budget
+from evaluator.handler.conversation import Session
+from evaluator.lazy_dataclass import dataclass
 from evaluator.models.attachments import Attachment, recorded_attachments
 from evaluator.models.backend import Message, ToolCall
+from evaluator.record.step_log import StepLog
 from evaluator.record.steps import DENIED, NOT_RUN, TIMEOUT, StepEnd, abort_reason, cut_off_reason
 from evaluator.tools import ToolContext, ToolOutcome, ToolRegistry
 from evaluator.tools.arguments import parse_arguments
@@ -37,235 +38,6 @@ STOPPED_AFTER = 5
 
 # The outcomes that abort a step, each with the word that its reason begins with.
 _ABORTED: dict[OutcomeCode, str] = {"denied": DENIED, "timeout": TIMEOUT, "not_run": NOT_RUN}
-
-
-class ToolRunner:
-    """Runs the tools of `registry` for one session. `warn` receives warnings for the result of the
-    task.
-
-    `waits_s` are the waits in seconds before the retries of a call.
-    """
-
-    def __init__(
-        self,
-        registry: ToolRegistry,
-        context: ToolContext,
-        log: SessionLog,
-        warn: Callable[[str], None],
-        waits_s: Sequence[float] = (),
-    ) -> None:
-        self._registry = registry
-        self._context = context
-        self._log = log
-        self._warn = warn
-        self._waits_s = waits_s
-        self._one_direct_tool = asyncio.Lock()
-        self._repeats = RepeatedCalls()
-
-    def start_query(self) -> None:
-        """Forgets earlier calls: a user may ask for the same again."""
-        self._repeats = RepeatedCalls()
-
-    async def run(
-        self, calls: Sequence[ToolCall], turn: int, budget: Budget
-    ) -> list[tuple[Message, str]]:
-        """The tool messages that answer `calls`, in their order, each with the path of its step
-        below the session.
-
-        Subtasks run concurrently. Direct tools run one after the other, because one may depend on
-        another's effect.
-        """
-        notes = [self._repeats.note(call) for call in calls]
-        segments = [f"turn[{turn}]/tool[{number}]" for number in range(1, len(calls) + 1)]
-        answers = await asyncio.gather(
-            *(
-                self._answer(call, segment, budget=budget, note=note)
-                for call, segment, note in zip(calls, segments, notes, strict=True)
-            ),
-            return_exceptions=True,
-        )
-        messages: list[tuple[Message, str]] = []
-        for call, segment, answer, note in zip(calls, segments, answers, notes, strict=True):
-            if isinstance(answer, BaseException):
-                raise answer
-            content, images = answer
-            shown = content.removesuffix(note) + "".join(image.sha256 for image in images)
-            self._repeats.count(call, shown, has_effect=self._has_effect(call.name))
-            messages.append(
-                (Message("tool", content, tool_call_id=call.id, attachments=images), segment)
-            )
-        budget.charge(Usage(tool_calls=len(calls)))
-        return messages
-
-    async def _answer(
-        self, call: ToolCall, segment: str, budget: Budget, note: str
-    ) -> tuple[str, tuple[Attachment, ...]]:
-        """The text, which ends with `note`, and the images that answer one call, from the record or
-        from the tool.
-        """
-        steps = self._log.steps
-        path = self._log.path_of(segment)
-        fingerprint = steps.fingerprint({"tool": call.name, "arguments": call.arguments})
-        args = recorded_arguments(call.arguments)
-        recorded = steps.recorded(path, "tool", fingerprint, args)
-        if recorded is not None:
-            spent = steps.usage_at(f"{path}/subtask")
-            if spent is not None:
-                budget.charge(Usage.from_dict(spent))
-            return str(recorded.output), self._recorded_images(recorded, path)
-        if not self._is_direct(call.name):
-            return await self._run(
-                call, path, args=args, fingerprint=fingerprint, budget=budget, note=note
-            )
-        async with self._one_direct_tool:
-            return await self._run(
-                call, path, args=args, fingerprint=fingerprint, budget=budget, note=note
-            )
-
-    def _recorded_images(self, recorded: StepEnd, path: str) -> tuple[Attachment, ...]:
-        """The images of a recorded answer, with their bytes where these are still beside the task
-        files.
-        """
-        images: list[Attachment] = []
-        for image in recorded_attachments(recorded.extra):
-            data = self._log.steps.read_blob(image["sha256"])
-            images.append(Attachment.from_dict(image, data or b""))
-            if data is None and self._log.steps.journal is not None:
-                self._warn(
-                    f"{path}: {image['source']} is not sent again: its bytes are not beside the "
-                    "task files"
-                )
-        return tuple(images)
-
-    def _has_effect(self, name: str) -> bool:
-        tool = self._registry.get(name)
-        return tool is not None and tool.effect
-
-    def _is_direct(self, name: str) -> bool:
-        tool = self._registry.get(name)
-        return tool is None or tool.kind == "direct"
-
-    async def _run(
-        self, call: ToolCall, path: str, args: Any, fingerprint: str, budget: Budget, note: str
-    ) -> tuple[str, tuple[Attachment, ...]]:
-        steps = self._log.steps
-        tool = self._registry.get(call.name)
-        has_lasting_effect = (
-            tool is not None and tool.kind == "direct" and tool.effect and not tool.retryable
-        )
-        may_run = not has_lasting_effect or await steps.may_repeat(path)
-        if tool is not None and tool.retryable:
-            waits = self._waits_s
-        else:
-            waits = ()
-        attempt = 1
-        waited = None
-        while True:
-            number = await steps.begin(
-                path,
-                "tool",
-                call.name,
-                args,
-                fingerprint,
-                attempt=attempt,
-                max_attempts=len(waits) + 1,
-                backoff_s=waited,
-            )
-            if not may_run:
-                await steps.fail(number, NOT_REPEATED, 0.0, "not repeated")
-                return NOT_REPEATED, ()
-            started = clock.monotonic()
-            outcome = await self._attempt(
-                call, number, path=path, budget=budget, is_retry=attempt > 1
-            )
-            duration = clock.monotonic() - started
-            if outcome.retryable and attempt <= len(waits):
-                waited = waits[attempt - 1]
-            else:
-                waited = None
-            remaining = budget.remaining_s()
-            if waited is None or (remaining is not None and waited >= remaining):
-                return await self._end(outcome, number, duration=duration, note=note)
-            await steps.fail(
-                number, _answer_of(outcome), duration, _error_of(outcome), retry_after_s=waited
-            )
-            await clock.sleep(waited)
-            attempt += 1
-
-    async def _attempt(
-        self, call: ToolCall, number: int, path: str, budget: Budget, *, is_retry: bool
-    ) -> ToolOutcome:
-        """One call of the tool, as the step `number`, which is ended here only if the call is cut
-        off.
-        """
-        steps = self._log.steps
-        tool = self._registry.get(call.name)
-        started = clock.monotonic()
-        remaining = budget.remaining_s()
-        remaining = inf if remaining is None else remaining
-        context = replace(self._context, step_path=path, remaining_s=remaining, call_id=call.id)
-        try:
-            with self._log.tracer.tool_call(call, tool) as span:
-                outcome = await self._registry.call(
-                    call.name, call.arguments, context, is_retry=is_retry
-                )
-                span.set_result(outcome)
-        except BaseException as error:
-            reason = cut_off_reason(error, is_late=budget.is_late())
-            steps.abort(number, "", clock.monotonic() - started, reason)
-            raise
-        if steps.halted is not None and not self._is_direct(call.name):
-            # The outcome is not the subtask's answer. The step stays open, so that a resumed run
-            # continues it.
-            raise steps.halted
-        return outcome
-
-    async def _end(
-        self, outcome: ToolOutcome, number: int, duration: float, note: str
-    ) -> tuple[str, tuple[Attachment, ...]]:
-        """Ends the step `number`. Returns the text, which ends with `note`, and the images that
-        answer the call.
-        """
-        steps = self._log.steps
-        if outcome.ok:
-            for image in outcome.images:
-                await steps.write_blob(image.data)
-            images = [image.to_dict() for image in outcome.images]
-            content = outcome.content + note
-            await steps.succeed(
-                number, content, duration, extra={"attachments": images} if images else None
-            )
-            return content, outcome.images
-        answer = _answer_of(outcome) + note
-        error = _error_of(outcome)
-        word = _ABORTED.get(outcome.code or "failed")
-        if word is None:
-            # A tool's error is an answer to the model, so the step is completed; the record still
-            # says that it failed.
-            await steps.fail(number, answer, duration, error)
-        else:
-            await steps.refuse(number, answer, duration, abort_reason(word, error))
-        return answer, ()
-
-
-def recorded_arguments(text: str) -> Any:
-    """A model's arguments as a step records them: the object, or the text if it is not one that can
-    be read back.
-    """
-    try:
-        arguments = parse_arguments(text)
-        json.dumps(arguments, allow_nan=False)
-    except (ToolError, ValueError, RecursionError):
-        return text
-    return arguments
-
-
-def _answer_of(outcome: ToolOutcome) -> str:
-    return f"error: {outcome.error or outcome.content}"
-
-
-def _error_of(outcome: ToolOutcome) -> str:
-    return outcome.error or "tool error"
 
 
 class RepeatedCalls:
@@ -313,3 +85,215 @@ def _call_key(call: ToolCall) -> tuple[str, str]:
         return call.name, json.dumps(json.loads(call.arguments), sort_keys=True)
     except (ValueError, RecursionError):
         return call.name, call.arguments
+
+
+@dataclass(slots=True)
+class Tools:
+    """The tools of a session, and the context that they run in."""
+
+    registry: ToolRegistry
+    context: ToolContext
+    one_direct: asyncio.Lock = field(default_factory=asyncio.Lock)
+    repeats: RepeatedCalls = field(default_factory=RepeatedCalls)
+
+
+async def run_tools(
+    session: Session, tools: Tools, calls: Sequence[ToolCall]
+) -> list[tuple[Message, str]]:
+    """The tool messages that answer `calls` of the session's current turn, in their order, each
+    with the path of its step below the session.
+
+    Subtasks run concurrently. Direct tools run one after the other, because one may depend on
+    another's effect.
+    """
+    repeats = tools.repeats
+    notes = [repeats.note(call) for call in calls]
+    segments = [f"turn[{session.turns}]/tool[{number}]" for number in range(1, len(calls) + 1)]
+    answers = await asyncio.gather(
+        *(
+            _answer(session, tools, call, segment=segment, note=note)
+            for call, segment, note in zip(calls, segments, notes, strict=True)
+        ),
+        return_exceptions=True,
+    )
+    messages: list[tuple[Message, str]] = []
+    for call, segment, answer, note in zip(calls, segments, answers, notes, strict=True):
+        if isinstance(answer, BaseException):
+            raise answer
+        content, images = answer
+        shown = content.removesuffix(note) + "".join(image.sha256 for image in images)
+        tool = tools.registry.get(call.name)
+        repeats.count(call, shown, has_effect=tool is not None and tool.effect)
+        messages.append(
+            (Message("tool", content, tool_call_id=call.id, attachments=images), segment)
+        )
+    session.budget.charge(Usage(tool_calls=len(calls)))
+    return messages
+
+
+async def _answer(
+    session: Session, tools: Tools, call: ToolCall, segment: str, note: str
+) -> tuple[str, tuple[Attachment, ...]]:
+    """The text, which ends with `note`, and the images that answer one call, from the record or
+    from the tool.
+    """
+    steps = session.log.steps
+    path = session.log.path_of(segment)
+    fingerprint = steps.fingerprint({"tool": call.name, "arguments": call.arguments})
+    args = recorded_arguments(call.arguments)
+    recorded = steps.recorded(path, "tool", fingerprint, args)
+    if recorded is not None:
+        spent = steps.usage_at(f"{path}/subtask")
+        if spent is not None:
+            session.budget.charge(Usage.from_dict(spent))
+        return str(recorded.output), _recorded_images(session, recorded, path)
+    tool = tools.registry.get(call.name)
+    if tool is not None and tool.kind != "direct":
+        return await _run(session, tools, call, path, args, fingerprint, note)
+    async with tools.one_direct:
+        return await _run(session, tools, call, path, args, fingerprint, note)
+
+
+def _recorded_images(session: Session, recorded: StepEnd, path: str) -> tuple[Attachment, ...]:
+    """The images of a recorded answer, with their bytes where these are still beside the task
+    files.
+    """
+    steps = session.log.steps
+    images: list[Attachment] = []
+    for image in recorded_attachments(recorded.extra):
+        data = steps.read_blob(image["sha256"])
+        images.append(Attachment.from_dict(image, data or b""))
+        if data is None and steps.journal is not None:
+            session.warn(
+                f"{path}: {image['source']} is not sent again: its bytes are not beside the "
+                "task files"
+            )
+    return tuple(images)
+
+
+async def _run(
+    session: Session,
+    tools: Tools,
+    call: ToolCall,
+    path: str,
+    args: Any,
+    fingerprint: str,
+    note: str,
+) -> tuple[str, tuple[Attachment, ...]]:
+    steps = session.log.steps
+    tool = tools.registry.get(call.name)
+    may_run = True
+    waits: Sequence[float] = ()
+    if tool is not None and tool.retryable:
+        waits = session.plan.config.backoff_s
+    elif tool is not None and tool.kind == "direct" and tool.effect:
+        may_run = await steps.may_repeat(path)
+    attempt = 1
+    waited = None
+    while True:
+        number = await steps.begin(
+            path,
+            "tool",
+            call.name,
+            args,
+            fingerprint,
+            attempt=attempt,
+            max_attempts=len(waits) + 1,
+            backoff_s=waited,
+        )
+        if not may_run:
+            await steps.fail(number, NOT_REPEATED, 0.0, "not repeated")
+            return NOT_REPEATED, ()
+        started = clock.monotonic()
+        outcome = await _attempt(
+            session, tools, call, number=number, path=path, is_retry=attempt > 1
+        )
+        duration = clock.monotonic() - started
+        waited = None
+        if outcome.retryable and attempt <= len(waits):
+            waited = waits[attempt - 1]
+        remaining = session.budget.remaining_s()
+        if waited is None or (remaining is not None and waited >= remaining):
+            return await _end(steps, outcome, number, duration=duration, note=note)
+        await steps.fail(
+            number, _answer_of(outcome), duration, _error_of(outcome), retry_after_s=waited
+        )
+        await clock.sleep(waited)
+        attempt += 1
+
+
+async def _attempt(
+    session: Session, tools: Tools, call: ToolCall, number: int, path: str, *, is_retry: bool
+) -> ToolOutcome:
+    """One call of the tool, as the step `number`, which is ended here only if the call is cut
+    off.
+    """
+    log = session.log
+    tool = tools.registry.get(call.name)
+    started = clock.monotonic()
+    remaining = session.budget.remaining_s()
+    if remaining is None:
+        remaining = inf
+    context = replace(tools.context, step_path=path, remaining_s=remaining, call_id=call.id)
+    try:
+        with log.tracer.tool_call(call, tool) as span:
+            outcome = await tools.registry.call(
+                call.name, call.arguments, context, is_retry=is_retry
+            )
+            span.set_result(outcome)
+    except BaseException as error:
+        reason = cut_off_reason(error, is_late=session.budget.is_late())
+        log.steps.abort(number, "", clock.monotonic() - started, reason)
+        raise
+    if log.steps.halted is not None and tool is not None and tool.kind != "direct":
+        # The outcome is not the subtask's answer. The step stays open, so that a resumed run
+        # continues it.
+        raise log.steps.halted
+    return outcome
+
+
+async def _end(
+    steps: StepLog, outcome: ToolOutcome, number: int, duration: float, note: str
+) -> tuple[str, tuple[Attachment, ...]]:
+    """Ends the step `number`. Returns the text, which ends with `note`, and the images that
+    answer the call.
+    """
+    if outcome.ok:
+        for image in outcome.images:
+            await steps.write_blob(image.data)
+        images = [image.to_dict() for image in outcome.images]
+        content = outcome.content + note
+        await steps.succeed(
+            number, content, duration, extra={"attachments": images} if images else None
+        )
+        return content, outcome.images
+    answer = _answer_of(outcome) + note
+    error = _error_of(outcome)
+    word = _ABORTED.get(outcome.code or "failed")
+    if word is None:
+        # A tool's error is an answer to the model, so the step is completed; the record still
+        # says that it failed.
+        await steps.fail(number, answer, duration, error)
+    else:
+        await steps.refuse(number, answer, duration, abort_reason(word, error))
+    return answer, ()
+
+
+def recorded_arguments(text: str) -> Any:
+    """A model's arguments as a step records them: the object, or the text if it is not one that can
+    be read back.
+    """
+    try:
+        arguments = parse_arguments(text)
+        json.dumps(arguments, allow_nan=False)
+    except (ToolError, ValueError, RecursionError):
+        return text
+    return arguments
+
+
+def _answer_of(outcome: ToolOutcome) -> str:
+    return f"error: {outcome.error or outcome.content}"
+
+
+def _error_of(outcome: ToolOutcome) -> str:
+    return outcome.error or "tool error"

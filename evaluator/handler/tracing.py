@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from evaluator import clock
 from evaluator.errors import ProviderError
-from evaluator.errors.messages import Redacts, Subject, is_logged, log
+from evaluator.errors.messages import LOGGERS, Redacts, Subject, log
 from evaluator.errors.results import TaskError, Usage
 from evaluator.models.backend import ModelResponse
 
@@ -123,22 +123,24 @@ class LoggedTracer:
 
     def batch(self, name: str) -> _Span:
         inner = self._inner.batch(name)
-        if not is_logged("tasks"):
+        if not LOGGERS["tasks"].isEnabledFor(INFO):
             return inner
         return self._span("tasks", f"batch {name}", inner=inner, describe=_describe_batch)
 
     def sample(self, sample_id: str, epoch: int, template: str, variant: str) -> _Span:
         inner = self._inner.sample(sample_id, epoch, template, variant)
-        if not is_logged("tasks"):
+        if not LOGGERS["tasks"].isEnabledFor(INFO):
             return inner
         what = f"sample {sample_id} of {template} × {variant}, epoch {epoch}"
         return self._span("tasks", what, inner=inner, describe=_describe_sample)
 
     def task(self, template: str | None, version: str | None, task_id: int | None) -> _Span:
         inner = self._inner.task(template, version, task_id)
-        if not is_logged("tasks"):
+        if not LOGGERS["tasks"].isEnabledFor(INFO):
             return inner
-        number = "" if task_id is None else f" (TASK-{task_id})"
+        number = ""
+        if task_id is not None:
+            number = f" (TASK-{task_id})"
         what = f"task {template or 'of a request'}{number}"
         return self._span("tasks", what, inner=inner, describe=_describe_task)
 
@@ -146,7 +148,7 @@ class LoggedTracer:
         self, backend: str, label: str, endpoint: str, request: ModelRequest, attempt: int
     ) -> _Span:
         inner = self._inner.model_call(backend, label, endpoint, request, attempt)
-        if not is_logged("models"):
+        if not LOGGERS["models"].isEnabledFor(INFO):
             return inner
         what = f"call of {label}"
         if attempt > 1:
@@ -156,7 +158,7 @@ class LoggedTracer:
 
     def tool_call(self, call: ToolCall, tool: Tool | None) -> _Span:
         inner = self._inner.tool_call(call, tool)
-        if not is_logged("tools"):
+        if not LOGGERS["tools"].isEnabledFor(INFO):
             return inner
         return self._span("tools", f"tool {call.name}", inner=inner, describe=_describe_tool)
 

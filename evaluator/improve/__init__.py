@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from evaluator.improve.certificate import Verification as Verification
     from evaluator.improve.certificate import verify as verify
     from evaluator.improve.decide import Decision as Decision
+    from evaluator.improve.judges import improve_judge as improve_judge
+    from evaluator.improve.judges import improve_judge_sync as improve_judge_sync
     from evaluator.improve.run import improve as improve
     from evaluator.improve.run import improve_sync as improve_sync
     from evaluator.improve.run import write_template as write_template
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 _HOMES = {
     ".certificate": ("Certificate", "Verification", "verify"),
     ".decide": ("Decision",),
+    ".judges": ("improve_judge", "improve_judge_sync"),
     ".run": ("improve", "improve_sync", "write_template"),
     ".search": ("OutOfBudget",),
 }

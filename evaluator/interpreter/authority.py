@@ -234,7 +234,9 @@ def granted(grant: ToolGrant, tool: Tool) -> ToolGrant:
     """`grant` with the tool's own policy and rules where it states none. The tool's rules cannot
     relax a policy.
     """
-    tool_rules = () if grant.policy is not None else tool.rules
+    tool_rules = ()
+    if grant.policy is None:
+        tool_rules = tool.rules
     return ToolGrant(tool.name, grant.policy or tool.policy, rules=(*grant.rules, *tool_rules))
 
 

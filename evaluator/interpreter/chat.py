@@ -16,12 +16,11 @@ from evaluator.errors import RecordError, UsageError
 from evaluator.errors.results import Outcome, Status, TaskResult
 from evaluator.handler.conversation import plan_session
 from evaluator.handler.session import Handler
-from evaluator.interpreter.binding import BoundTask
+from evaluator.interpreter.binding import BoundTask, prepare
 from evaluator.interpreter.context import NOTHING, assemble, format_items, policy_of
 from evaluator.interpreter.failures import failure, to_task_error
-from evaluator.interpreter.frame import Frame, Run, RunOptions, RunSpec, Services
+from evaluator.interpreter.frame import Frame, Run, RunOptions, Services
 from evaluator.interpreter.operators.atomic import choose, open_handler
-from evaluator.interpreter.prepared import prepare
 from evaluator.interpreter.recovery import reopened, trusts_foreign
 from evaluator.interpreter.requests import recorded_options, recorded_services
 from evaluator.interpreter.runs import record_run
@@ -69,9 +68,10 @@ class Chat:
 
     async def start(self, services: Services, options: RunOptions) -> Outcome:
         """Runs a new session to its end. Returns: the outcome of the session."""
-        return await record_run(
-            services, replace(spec_of(self), extra={"chat": True}), options=options
-        )
+        run = run_of(self, services)
+        run.options = options
+        run.extra = {"chat": True}
+        return await record_run(run)
 
     async def resume(self, services: Services, task_id: int, callbacks: RunOptions) -> Outcome:
         """Continues a session from its task file; only the callbacks of `callbacks` count. Returns:
@@ -88,14 +88,15 @@ class Chat:
                     f"{task_id}"
                 )
             services = recorded_services(header, services)
-            options = recorded_options(header, services, callbacks)
+            run = run_of(self, services)
+            run.options = recorded_options(header, services, callbacks)
             earlier = ResumedSteps(recording, _tell, trust=trusts_foreign(services))
             steps = StepLog(journal, earlier, scrub=store.redactor)
-            return await record_run(services, spec_of(self), options=options, steps=steps)
+            return await record_run(run, steps)
 
     async def _run(self, run: Run, frame: Frame) -> Outcome:
         steps = run.steps
-        await check_sandboxes(run, _TASK, above=frame.domain.sandbox)
+        await check_sandboxes(run, _TASK, frame.domain)
         prepared = prepare(_TASK, frame)
         budget = Budget(CHAT, parent=run.budget)
         bound = BoundTask(
@@ -106,12 +107,14 @@ class Chat:
             context=NOTHING,
             config=prepared.config_in(Scope()),
             budget=budget,
-            frame=frame.within(prepared.domain),
+            frame=replace(frame, domain=prepared.domain),
         )
         choice = await choose(run, None, bound=bound)
         steps.note("resolve", "resolve", CHAT, None, {"model": choice.label, "why": choice.why})
         tools = await tools_for(run, _TASK, bound=bound, provider=choice.endpoint)
-        specs = () if tools is None else tools.specs()
+        specs = ()
+        if tools is not None:
+            specs = tools.specs()
         plan = plan_session(bound.config, choice, specs)
         handler = open_handler(run, bound, plan, tools=tools)
         queries = _Queries(run, handler, bound=bound)
@@ -148,7 +151,8 @@ class Chat:
                 told = ""
             else:
                 told = background.notifications(run.session(""), later=True)
-            query = f"{told}\n\n{query}" if told else query
+            if told:
+                query = f"{told}\n\n{query}"
             await _record(steps, path, name="query", output=query)
         return query
 
@@ -191,9 +195,9 @@ class Chat:
             self._answering = None
 
 
-def spec_of(chat: Chat) -> RunSpec:
+def run_of(chat: Chat, services: Services) -> Run:
     """The session as a run, also one below another task."""
-    return RunSpec(CHAT, {}, body=chat._run)  # pyright: ignore[reportPrivateUsage]  (RunSpec is not public, Chat is)
+    return Run(services, CHAT, inputs={}, body=chat._run)  # pyright: ignore[reportPrivateUsage]  (Run is not public, Chat is)
 
 
 @dataclass(slots=True)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 from evaluator.errors.results import TaskError
@@ -81,7 +80,7 @@ async def choose(
     best = next(iter(known.values()))
     simulated = json.dumps({"template": best.name if best.score >= LOW_SCORE else None})
     outcome = await run.services.evaluate(
-        replace(run, options=run.options.inner(simulated)),
+        run.inner(simulated),
         internal_template(run.services, "choose_template"),
         frame.at("choose", arguments=arguments),
     )

@@ -15,7 +15,7 @@ from evaluator.errors.results import Outcome, TaskError, TaskId, Usage
 from evaluator.handler.profiles import turns_by_profile
 from evaluator.interpreter.authority import Authority
 from evaluator.interpreter.failures import to_task_error
-from evaluator.interpreter.frame import Frame, Run, RunOptions, RunSpec, Services, join
+from evaluator.interpreter.frame import NO_OPTIONS, Frame, Run, RunOptions, Services, join
 from evaluator.interpreter.generated import (
     INTERNAL,
     Allowance,
@@ -129,16 +129,18 @@ async def compile_task(
             "templates": _listing(services, words, allowance=allowance),
             "allowed": _allowed(allow_scripts, allow_tools),
         }
-        spec = RunSpec(
+        run = Run(
+            services,
             words,
-            asked,
+            inputs=asked,
+            options=options or NO_OPTIONS,
             node=node,
             template="compile_task",
             template_version=node.version,
             body=body,
             extra={"node": to_xml(node)},
         )
-        outcome = await record_run(services, spec, options=options or RunOptions())
+        outcome = await record_run(run)
     except EvaluatorError as error:
         outcome = to_task_error(error)
     return _result(services, generated, outcome=outcome)
@@ -150,7 +152,9 @@ def _result(services: Services, generated: GeneratedTask | None, outcome: Outcom
     else:
         failure = None
     answer = generated or GeneratedTask(None, (), errors=(), xml="", original=outcome.content)
-    node = answer.node if failure is None else None
+    node = None
+    if failure is None:
+        node = answer.node
     limit = None
     if node is not None:
         use = turns_by_profile(services.profiles, services.default_profile)
@@ -189,7 +193,9 @@ def _profile_problems(node: Node, services: Services, allowance: Allowance) -> l
     allowed = allowance.authority.tools or frozenset()
     problems: list[Diagnostic] = []
     for task in tasks(node):
-        ref = None if task.handler is None else task.handler.ref
+        ref = None
+        if task.handler is not None:
+            ref = task.handler.ref
         if ref is not None and ref not in services.profiles:
             problems.append(
                 Diagnostic(

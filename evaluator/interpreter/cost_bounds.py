@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from evaluator.errors import ConfigurationError
 from evaluator.errors.results import Usage
 from evaluator.handler.config import HandlerConfig
+from evaluator.handler.conversation import cache_terms_of
 from evaluator.handler.model_choice import ModelChoice
 from evaluator.interpreter.background import BACKGROUND_TOOLS
 from evaluator.lazy_dataclass import dataclass
@@ -65,7 +66,10 @@ class Amounts:
         values: dict[str, Any] = {name: getattr(self, name) for name in MEASURES}
         for name, limit in limits.items():
             if limit is not None:
-                values[name] = limit if values[name] is None else min(values[name], limit)
+                if values[name] is None:
+                    values[name] = limit
+                else:
+                    values[name] = min(values[name], limit)
         return Amounts(**values)
 
     def to_dict(self) -> dict[str, float | None]:
@@ -90,7 +94,9 @@ class _Asking:
         offers_tools = bool(self.config.tools)
         if measure == "seconds":
             per_turn = None
-            at_most = None if self.timeout_s is None else ceil(self.timeout_s)
+            at_most = None
+            if self.timeout_s is not None:
+                at_most = ceil(self.timeout_s)
         elif measure in ("cost_usd", "batch_cost_usd"):
             per_turn = _nano(getattr(self.per_turn, measure))
             at_most = _nano(self.cost_limit_usd)
@@ -168,7 +174,9 @@ class CostBounds:
         if not isinstance(node, Atomic) or node.queries().most != 1 or node.tools_from is not None:
             return False
         files = node.file_paths
-        schema = None if node.output is None else node.output.schema
+        schema = None
+        if node.output is not None:
+            schema = node.output.schema
         return not (
             node.tools
             or self._profile(node).tools
@@ -222,7 +230,10 @@ class CostBounds:
         return self._known[id(task)][1]
 
     def _profile(self, task: Task | None) -> HandlerConfig:
-        ref = None if task is None or task.handler is None else task.handler.ref
+        if task is None or task.handler is None:
+            ref = None
+        else:
+            ref = task.handler.ref
         return self._services.profile(self._handler or ref)
 
     def _make_asking(self, task: Task, prompt: int | None) -> _Asking:
@@ -230,7 +241,10 @@ class CostBounds:
         where = task.name or task.type
         try:
             choice = self.choice(task)
-            label = "a model that a variable names" if choice is None else choice.label
+            if choice is None:
+                label = "a model that a variable names"
+            else:
+                label = choice.label
         except ConfigurationError as error:
             choice = None
             label = "unknown"
@@ -243,10 +257,15 @@ class CostBounds:
         if choice is not None and not is_free:
             window = window or prices.context_window(label)
             output = output or prices.max_output_tokens(label)
-        sent = prompt if window is None or prompt is None else min(prompt, window)
+        if window is None or prompt is None:
+            sent = prompt
+        else:
+            sent = min(prompt, window)
         sent = sent or window
         calls = len(config.backoff_s) + 1 + (config.native_output and task.output is not None)
-        cost = _max_cost(config, label, sent, output) if choice is not None else None
+        cost = None
+        if choice is not None:
+            cost = _max_cost(config, label, sent, output)
         batch_cost = None
         if choice is not None:
             batch_cost = _max_cost(config, label, sent, output, is_batch=True)
@@ -320,10 +339,14 @@ class CostBounds:
 
 def _setting(task: Task, name: str, default: Any) -> Any:
     """A limit of the task, else of its profile; None where a variable sets it."""
-    stated = None if task.handler is None else getattr(task.handler, name)
+    stated = None
+    if task.handler is not None:
+        stated = getattr(task.handler, name)
     if isinstance(stated, Text):
         return None
-    return default if stated is None else stated
+    if stated is None:
+        return default
+    return stated
 
 
 def _max_cost(
@@ -340,17 +363,21 @@ def _max_cost(
     tokens = (int(sent), int(output))
     if config.prices is not None and not is_batch:
         return (tokens[0] * config.prices[0] + tokens[1] * config.prices[1]) / 1e6
+    terms = cache_terms_of(config, model)
+    most_written = tokens[0] if terms is not None and terms.needs_marks else 0
     cost_of = prices.cost_usd
     if is_batch:
         cost_of = partial(prices.batch_cost_usd, profile=config.prices)
     costs = [
-        cost_of(model, Usage(*tokens, 0, reasoning), written)
+        cost_of(model, Usage(*tokens, 0, reasoning, cache_write_tokens=written))
         for reasoning in (0, tokens[1])
-        for written in ((0, tokens[0]) if config.cache else (0,))
+        for written in {0, most_written}
     ]
     known = [cost for cost in costs if cost is not None]
     return max(known, default=None)
 
 
 def _nano(dollars: float | None) -> int | None:
-    return None if dollars is None else ceil(dollars * _NANO)
+    if dollars is None:
+        return None
+    return ceil(dollars * _NANO)

@@ -4,8 +4,6 @@ TaskError.
 
 from __future__ import annotations
 
-import asyncio
-import os
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -19,73 +17,41 @@ from collections.abc import (
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from evaluator.errors import RecordError, UsageError
+from evaluator.errors import UsageError
 from evaluator.errors.messages import type_of
 from evaluator.errors.results import Outcome, TaskError, TaskId
-from evaluator.handler.config import HandlerConfig
 from evaluator.handler.conversation import OnMessage
-from evaluator.handler.model_choice import ModelChooser
-from evaluator.handler.profiles import Profiles, load_profiles, profile_named
-from evaluator.handler.tracing import UNTRACED, LoggedTracer
 from evaluator.interpreter.batch import evaluate_rows
 from evaluator.interpreter.chat import Chat, ChatReply
-from evaluator.interpreter.evaluator_arguments import (
-    check_arguments,
-    check_flag,
-    check_inputs,
-    check_request,
-    check_tools,
-    log_notice,
-    open_cache,
-    plain_shots,
-    root_folders,
-)
+from evaluator.interpreter.evaluator_parts import EvaluatorParts
 from evaluator.interpreter.failures import failure, to_task_error
 from evaluator.interpreter.frame import (
-    DEFAULT_MAX_DEPTH,
     ContextItem,
     EventCallback,
     OnBegin,
     RunOptions,
-    Services,
     Shots,
 )
-from evaluator.interpreter.interpret import evaluate_node
-from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished, resume, resume_within
+from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished, resume
 from evaluator.interpreter.replay import Replay, replay
 from evaluator.interpreter.requests import prepare_request, prepare_words
-from evaluator.interpreter.runs import Binder, PreparedRequest
-from evaluator.interpreter.sandboxing import check_sandbox, needed_sandboxes
-from evaluator.interpreter.sync import run_sync, sync_form
+from evaluator.interpreter.runs import Binder, PreparedRequest, check_inputs, plain_shots
+from evaluator.interpreter.sync import sync_form
 from evaluator.language.scopes import plain
-from evaluator.library import TemplateLibrary
-from evaluator.memory import Memory
-from evaluator.models.backend import Backend
-from evaluator.nodes import Function, Node
-from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
-from evaluator.record.journal import Sync
-from evaluator.record.redact import Redactor
-from evaluator.record.store import TaskStore, TaskSummary
-from evaluator.tools import Asker, FileAccess, Tool, builtin_tools
-from evaluator.tools.mcp.connections import McpConnections
+from evaluator.nodes import Call, Cond, Function, Node, Task
+from evaluator.record.store import TaskStore
 
 if TYPE_CHECKING:
-    from opentelemetry import trace
-
-    from evaluator.interpreter.background import BackgroundService
     from evaluator.interpreter.compile import CompiledTask
     from evaluator.interpreter.preview import Preview
-    from evaluator.limits.call_limiter import CallLimiter, CallParking
-    from evaluator.models.cache import ResponseCache
 
-MAX_REPORTED = 5
 _SHARED_BY_ROWS = ("model", "handler", "model_roles", "ask_model")
 """The options of `Evaluator.evaluate` that are those of `Evaluator.prepare`."""
 
 
-class Evaluator:
+class Evaluator(EvaluatorParts):
     """Evaluates tasks. One Evaluator serves any number of concurrent evaluations of one event loop.
 
     >>> evaluator = Evaluator(handler="offline", tasks_dir=None)  # a simulated model
@@ -149,242 +115,6 @@ class Evaluator:
     Raises: ConfigurationError, if the profile cannot be read, is unknown or not allowed, or a root
     is not a folder.
     """
-
-    def __init__(
-        self,
-        library: TemplateLibrary | str | Path | None = None,
-        handler: HandlerConfig | str | None = None,
-        *,
-        model: str | None = None,
-        model_roles: Mapping[str, str] | None = None,
-        backend: Backend | None = None,
-        tasks_dir: str | Path | None = "tasks",
-        memory: Memory | None = None,
-        tools: Iterable[Tool] = (),
-        roots: Iterable[str | Path] = (),
-        asker: Asker | None = None,
-        max_depth: int = DEFAULT_MAX_DEPTH,
-        reparse: bool = False,
-        rerank: bool = False,
-        sync: Sync = "off",
-        cache: ResponseCache | str | Path | None = None,
-        profiles: Mapping[str, HandlerConfig] | None = None,
-        sandbox: Sandbox | str | None = None,
-        trust: bool = False,
-        notice: Callable[[str], None] | None = None,
-        tracer: trace.Tracer | Literal[True] | None = None,
-        background: BackgroundService | None = None,
-    ) -> None:
-        check_arguments(locals())
-        if profiles is None:
-            profiles = load_profiles(trust=trust)
-        if isinstance(handler, HandlerConfig):
-            default = handler
-        else:
-            default = profile_named(profiles, handler or "default")
-        notice = notice or log_notice
-        if (
-            isinstance(profiles, Profiles)
-            and default.name in profiles.replacing
-            and default is profiles[default.name]
-        ):
-            notice(
-                f"the profile {default.name!r} is that of {profiles.replacing[default.name]}, not "
-                "the shipped one"
-            )
-        folders = tuple(
-            os.path.abspath(root) for root in root_folders(roots) or default.roots or [Path.cwd()]
-        )
-        if not isinstance(library, TemplateLibrary):
-            library = TemplateLibrary.load(*([] if library is None else [library]))
-        if isinstance(sandbox, str):
-            sandbox = Sandbox.parse(sandbox)
-        own_tools = check_tools(tools)
-        self.init_args: Mapping[str, Any] = {
-            "library": library,
-            "handler": handler,
-            "model": model,
-            "model_roles": dict(model_roles or {}),
-            "backend": backend,
-            "memory": memory,
-            "tools": own_tools,
-            "roots": folders,
-            "asker": asker,
-            "max_depth": max_depth,
-            "reparse": reparse,
-            "rerank": rerank,
-            "sync": sync,
-            "profiles": profiles,
-            "sandbox": sandbox,
-            "background": background,
-        }
-        """The arguments with which another process can make an equal Evaluator.
-
-        Library and profiles are loaded. `tasks_dir`, `cache`, `notice`, `tracer` and `trust` belong
-        to one process.
-        """
-        secrets = {
-            name for profile in (default, *profiles.values()) for name in profile.secret_variables()
-        }
-        redactor = Redactor.from_environment(also=secrets)
-        opened_cache = open_cache(cache, notice)
-        opened_tracer = UNTRACED
-        if tracer is not None:
-            from evaluator.handler.otel import open_tracer
-
-            opened_tracer = open_tracer(tracer, redactor)
-        store = None
-        if tasks_dir is not None:
-            store = TaskStore(tasks_dir, redactor=redactor, sync=sync)
-        root = Path(folders[0])
-        self.services = Services(
-            library=library,
-            chooser=ModelChooser(backend=backend, notice=notice, cache=opened_cache),
-            profiles=profiles,
-            default_profile=default,
-            tools=builtin_tools().with_tools(*own_tools),
-            files=FileAccess(folders),
-            root=root,
-            asker=asker,
-            memory=memory,
-            store=store,
-            mcp=McpConnections(root, notice=notice),
-            evaluate=evaluate_node,
-            redactor=redactor,
-            notice=notice,
-            cache=opened_cache,
-            max_depth=max_depth,
-            reparse=reparse,
-            rerank=rerank,
-            trust=trust,
-            tracer=LoggedTracer(opened_tracer, redactor),
-            resume=resume_within,
-            sandbox=sandbox,
-            background=background,
-        )
-        self._reports_interrupted = True
-
-    @classmethod
-    def _of(cls, init_args: Mapping[str, Any], services: Services) -> Self:
-        """Makes an Evaluator of these parts. It does not report interrupted runs."""
-        evaluator = cls.__new__(cls)
-        evaluator.init_args = init_args
-        evaluator.services = services
-        evaluator._reports_interrupted = False
-        return evaluator
-
-    def with_limiter(
-        self,
-        limiter: CallLimiter,
-        tasks_dir: str | Path,
-        cache: ResponseCache | str | Path | None = None,
-        denied: Iterable[Path] = (),
-        *,
-        is_packed: bool = False,
-        parking: CallParking | None = None,
-    ) -> Self:
-        """A copy of this Evaluator whose calls pass through `limiter`, with task files in
-        `tasks_dir`, packed into segments with `is_packed`. `parking` takes calls for provider
-        batches; each step is then synced, because the calls are paid while no run has them.
-
-        `cache` replaces this evaluator's, if given. File tools cannot access paths in `denied`.
-        Closing either evaluator closes the connections of both.
-        """
-        services = self.services
-        if cache is None:
-            cache = services.cache
-        else:
-            cache = open_cache(cache, services.notice)
-        services = replace(
-            services,
-            chooser=services.chooser.with_limiter(limiter, cache, parking),
-            store=TaskStore(
-                tasks_dir,
-                redactor=services.redactor,
-                sync=self.init_args["sync"] if parking is None else "step",
-                is_packed=is_packed,
-            ),
-            files=services.files.without(denied),
-            cache=cache,
-            limiter=limiter,
-        )
-        return self._of(self.init_args, services)
-
-    def with_sandbox(self, sandbox: Sandbox) -> Self:
-        """A copy of this Evaluator whose scripts run in `sandbox`. Closing either closes the
-        connections of both.
-        """
-        return self._of(
-            {**self.init_args, "sandbox": sandbox}, replace(self.services, sandbox=sandbox)
-        )
-
-    def with_library(self, library: TemplateLibrary) -> Self:
-        """A copy of this Evaluator with these templates. Closing either closes the connections of
-        both.
-        """
-        return self._of(
-            {**self.init_args, "library": library}, replace(self.services, library=library)
-        )
-
-    def without_files(self, denied: Iterable[Path]) -> Self:
-        """A copy of this Evaluator whose file tools cannot access the paths in `denied`. Closing
-        either closes the connections of both.
-        """
-        return self._of(
-            self.init_args, replace(self.services, files=self.services.files.without(denied))
-        )
-
-    async def check_sandboxes(
-        self, runs: Iterable[tuple[str, str | None]], asker: Asker | None = None
-    ) -> Self:
-        """Tries the sandboxes that runs of these templates, each with a profile or None, need.
-
-        `asker` (default: that of this Evaluator) asks whether scripts may run without a sandbox
-        that does not work. Returns this Evaluator, or with the answer yes a copy without sandboxes.
-        Raises: ConfigurationError, if one does not work.
-        """
-        services = self.services
-        for template, handler in runs:
-            for sandbox in needed_sandboxes(
-                services, services.library.get(template).node, handler=handler or self._profile
-            ):
-                await check_sandbox(services, sandbox, asker or services.asker)
-        if services.sandbox is None and services.sandbox_trials.is_waived:
-            return self.with_sandbox(NO_SANDBOX)
-        return self
-
-    def without_network(self) -> Self:
-        """A copy of this Evaluator that contacts no server to choose a model, for plans that are
-        not run.
-        """
-        return self._of(
-            self.init_args, replace(self.services, chooser=self.services.chooser.without_network())
-        )
-
-    @property
-    def library(self) -> TemplateLibrary:
-        """The templates."""
-        return self.services.library
-
-    @property
-    def limiter(self) -> CallLimiter | None:
-        """The limiter that model calls pass through, see `with_limiter`."""
-        return self.services.limiter
-
-    @property
-    def cache(self) -> ResponseCache | None:
-        """The cache of responses."""
-        return self.services.cache
-
-    @property
-    def model(self) -> str | None:
-        """The model that every task uses; None: templates and profiles decide."""
-        return self.init_args["model"]
-
-    @property
-    def model_roles(self) -> Mapping[str, str]:
-        """The models of roles that templates name."""
-        return self.init_args["model_roles"]
 
     async def evaluate(
         self,
@@ -457,17 +187,18 @@ class Evaluator:
 
         Raises: UsageError, for a request of the wrong Python type.
         """
-        check_request(request)
+        if not isinstance(request, str | Task | Call | Cond | Function):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"request is {type_of(request)}, expected text or a node")
         options = RunOptions(
             model or self.model,
             handler or self._profile,
             model_roles={**self.model_roles, **(model_roles or {})},
             ask_model=ask_model,
         )
-        library = self.services.library
-        rerank = ask_model and self.services.rerank
+        services = self.services
+        rerank = ask_model and services.rerank
         return self._prepared(
-            lambda: prepare_request(library, request, ask_model=ask_model, rerank=rerank), options
+            lambda: prepare_request(services, request, ask_model=ask_model, rerank=rerank), options
         )
 
     def _prepared(self, find: Callable[[], Binder], options: RunOptions) -> PreparedRequest:
@@ -476,7 +207,9 @@ class Evaluator:
         bind: Binder | TaskError
         try:
             bind = find()
-            self.services.mcp.check(self.services.profile(options.handler).mcp)
+            servers = self.services.profile(options.handler).mcp
+            if servers:
+                self.services.mcp.check(servers)
         except Exception as error:
             bind = to_task_error(error)
         return PreparedRequest(self.services, options, bind)
@@ -496,19 +229,14 @@ class Evaluator:
         The task sees `context`, each a source and a text, whatever it inherits. `labels` and the
         result are as for `evaluate`.
         """
-        check_request(words)
+        if not isinstance(words, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"request is {type_of(words)}, expected text")
         options = replace(self._options, labels=labels)
         items = [ContextItem(source, text) for source, text in context]
         prepared = self._prepared(
-            lambda: prepare_words(self.library, words, template, context=items), options
+            lambda: prepare_words(self.services, words, template, context=items), options
         )
         return await prepared.evaluate(inputs)
-
-    @property
-    def _profile(self) -> str | None:
-        if self.init_args["handler"] is None:
-            return None
-        return self.services.default_profile.name
 
     @property
     def _options(self) -> RunOptions:
@@ -553,9 +281,9 @@ class Evaluator:
         if unfinished not in ON_UNFINISHED:
             raise UsageError(f"unfinished is one of {', '.join(ON_UNFINISHED)}, not {unfinished!r}")
         check_inputs(inputs)
-        check_flag("allow_changed", allow_changed)
-        check_flag("repair", repair)
-        check_flag("trust", trust)
+        _check_flag("allow_changed", allow_changed)
+        _check_flag("repair", repair)
+        _check_flag("trust", trust)
         callbacks = RunOptions(on_text=on_text, on_event=on_event, shots=plain_shots(shots))
         try:
             values = cast("dict[str, Any]", plain(dict(inputs or {}), "inputs"))
@@ -570,7 +298,9 @@ class Evaluator:
                 repair=repair,
             )
         except Exception as error:
-            number = TaskId(task_id) if type(task_id) is int else None
+            number = None
+            if type(task_id) is int:
+                number = TaskId(task_id)
             return replace(to_task_error(error), task_id=number)
 
     async def replay(self, task: int | str | Path, *, template_changes: bool = False) -> Replay:
@@ -584,7 +314,7 @@ class Evaluator:
         Raises: RecordError, if there is no such task or it cannot be read; UsageError or
         TemplateError, if its template is missing.
         """
-        check_flag("template_changes", template_changes)
+        _check_flag("template_changes", template_changes)
         return await replay(
             self.services,
             Path(task) if isinstance(task, str) else task,
@@ -657,36 +387,6 @@ class Evaluator:
         except Exception as error:
             return to_task_error(error)
 
-    def interrupted(self) -> list[TaskSummary]:
-        """Interrupted runs, newest first: they have no end, and their process is gone. `resume`
-        continues one.
-
-        Leaves out subtasks, which are resumed with the run that asked for them, and files that end
-        inside their header, where nothing was done.
-        """
-        store = self.services.store
-        summaries = () if store is None else store.interrupted()
-        return [
-            task for task in summaries if task.header is not None and task.header.parent is None
-        ]
-
-    def _report_interrupted(self) -> None:
-        """Tells the user about interrupted runs, once. They are never resumed automatically."""
-        if not self._reports_interrupted:
-            return
-        self._reports_interrupted = False
-        try:
-            ids = [str(task.id) for task in self.interrupted()]
-        except (RecordError, OSError, ValueError):
-            # The next run reports the problem with the folder.
-            return
-        if ids:
-            more = " and more" if len(ids) > MAX_REPORTED else ""
-            self.services.notice(
-                f"interrupted and not resumed: TASK-{', TASK-'.join(ids[:MAX_REPORTED])}{more}; "
-                "see: evaluator tasks list --interrupted"
-            )
-
     evaluate_sync = sync_form(
         evaluate,
         "`evaluate` for code that is not async; works inside a running event loop too (a "
@@ -708,20 +408,6 @@ class Evaluator:
         backend = PreviewBackend()
         outcome = self.previewing(backend).evaluate_sync(request, inputs)
         return outcome, backend.seen
-
-    def previewing(self, backend: Backend, default_model: str | None = None) -> Self:
-        """A copy that sends every request to `backend`, runs no script and writes no task file.
-
-        `default_model` is the model of requests for which nothing else names one.
-        """
-        environ = None if default_model is None else {"EVALUATOR_MODEL": default_model}
-        services = replace(
-            self.services,
-            chooser=ModelChooser(backend=backend, environ=environ),
-            store=None,
-            dry_run=True,
-        )
-        return self._of({**self.init_args, "model": None}, services)
 
     def evaluate_batch(
         self,
@@ -774,39 +460,11 @@ class Evaluator:
             return outcomes
         return _closing(outcomes, store)
 
-    async def aclose(self) -> None:
-        """Closes pooled connections, MCP servers and the cache. An Evaluator is usable again
-        afterwards.
-        """
-        self.services.domains.clear()  # the prepared tasks hold connections
-        await self.services.chooser.aclose()
-        await self.services.mcp.aclose()
-        if self.services.store is not None:
-            self.services.store.close()
-        if self.cache is not None:
-            await asyncio.to_thread(self.cache.close)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    def close(self) -> None:
-        """`aclose` for code that is not async."""
-        run_sync(self.aclose())
-
-    def __repr__(self) -> str:
-        return (
-            f"Evaluator({len(self.library.templates)} templates, "
-            f"handler={self.services.default_profile.name!r})"
-        )
+def _check_flag(name: str, value: object) -> None:
+    """Raises: UsageError, for anything but True and False."""
+    if not isinstance(value, bool):
+        raise UsageError(f"{name} is {value!r}, expected True or False")
 
 
 async def _closing(

@@ -1,10 +1,13 @@
 """The environment of a node, in four objects with one lifetime each.
 
 - `Services`: the program. The Evaluator makes them; some calls use a changed copy.
-- `Run`: one task file, of a call or of a subtask. `runs.py` makes it of a `RunSpec` (what is
-  evaluated) and `RunOptions` (how).
-- `BoundTask` (in `bound.py`): one task. `interpret.py` makes it once the inputs are bound.
+- `Run`: one task file, of a request or of a subtask. `requests.py` and `subtasks.py` make it; its
+  `RunOptions` are those of the caller.
+- `BoundTask` (in `binding.py`): one task. `interpret.py` makes it once the inputs are bound.
 - `Frame`: one node. `runs.py` makes the first one, `Frame.at` those of the nodes inside.
+
+What does not depend on a row is prepared once and kept: a `Domain` of the services has the
+`PreparedTask` of each task in it.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from evaluator.lazy_dataclass import dataclass
 from evaluator.library import TemplateLibrary
 from evaluator.limits.budget import Budget
 from evaluator.memory import Memory
-from evaluator.nodes import Function, Node, Task
+from evaluator.nodes import Function, Node, Task, TopLevel
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.processes.scripts import SandboxTrials
 from evaluator.record.redact import Redactor
@@ -42,32 +45,6 @@ if TYPE_CHECKING:
     from evaluator.interpreter.background import BackgroundService
     from evaluator.limits.call_limiter import CallLimiter
     from evaluator.models.cache import ResponseCache
-
-
-@dataclass(frozen=True, slots=True)
-class RunSpec:
-    """The task that a run evaluates, and what its task file records about it.
-
-    `node` is evaluated with `arguments` (values of its declared inputs) in `scope`. A `body` runs
-    in its place. `warnings` are about the request. `extra` holds further fields of the header that
-    are needed to start the run again. `context` is given with the request, for the whole run.
-    `max_depth` counts levels of subtasks from the root; None: as many as the run above has.
-    """
-
-    request: str
-    inputs: Mapping[str, Any]
-    node: Node | Function | None = None
-    template: str | None = None
-    template_sha256: str | None = None
-    template_version: str | None = None
-    arguments: Mapping[str, Any] | None = None
-    scope: Scope = field(default_factory=Scope)
-    match_score: float | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    body: Callable[[Run, Frame], Awaitable[Outcome]] | None = None
-    warnings: tuple[str, ...] = ()
-    context: tuple[ContextItem, ...] = ()
-    max_depth: int | None = None
 
 
 def identity_of(template: str | None, description: str, inputs: Mapping[str, Any]) -> str:
@@ -101,15 +78,6 @@ class RunOptions:
     on_message: OnMessage | None = None
     on_begin: OnBegin | None = None
 
-    def recorded(self) -> dict[str, Any]:
-        """Those of RECORDED_OPTIONS that are not the default."""
-        options: dict[str, Any] = {}
-        for name in RECORDED_OPTIONS:
-            value = getattr(self, name)
-            if value != {} and value != getattr(_NO_OPTIONS, name):
-                options[name] = value
-        return options
-
     def inner(self, target: str | None = None) -> RunOptions:
         """The options of a task inside this run: its text is not streamed, its beginning not
         reported, it has no few-shot examples, and `target` is its own.
@@ -117,7 +85,7 @@ class RunOptions:
         return replace(self, on_text=None, on_begin=None, target=target, shots=())
 
 
-_NO_OPTIONS = RunOptions()
+NO_OPTIONS = RunOptions()
 RECORDED_OPTIONS = ("handler", "target", "epoch", "model_roles")
 """The options that a task file has in its header, and that a resumed run takes from it.
 
@@ -184,13 +152,9 @@ class Services:
         else:
             denied = [user_folder(), self.store.root]
         index = getattr(self.memory, "path", None)
-        denied += (
-            []
-            if index is None
-            else [
-                Path(f"{index}{end}") for end in ("", "-wal", "-shm", "-journal", ".consolidated")
-            ]
-        )
+        if index is not None:
+            ends = ("", "-wal", "-shm", "-journal", ".consolidated")
+            denied += [Path(f"{index}{end}") for end in ends]
         object.__setattr__(self, "files", self.files.without(denied))
 
     def profile(self, name: str | None) -> HandlerConfig:
@@ -235,6 +199,8 @@ class Domain:
     prepared: dict[tuple[int, bool, bool], Any] = field(
         default_factory=dict[tuple[int, bool, bool], Any]
     )
+    tried: dict[int, TopLevel | Node] = field(default_factory=dict[int, "TopLevel | Node"])
+    """The nodes, by id, of which all sandboxes are known to work, see `check_sandboxes`."""
 
     def inside(
         self, authority: Authority, sandbox: Sandbox, *, is_reparsed: bool | None = None
@@ -263,27 +229,56 @@ class ContextItem:
 
 @dataclass(slots=True)
 class Run:
-    """The state that the nodes of one evaluation share.
+    """One evaluation with a task file of its own: what is evaluated, how, and the state that its
+    nodes share.
 
-    `spec` says what is evaluated, `options` how. A subtask is a separate run with its own task
-    file: `parent` is the run whose model asked for it, and `caller` the frame of the tool call
-    there, with what the subtask gets from it. `domain` is that of runs of the same node, see
+    `node` is evaluated with `arguments` (values of its declared inputs) in `scope`. A `body` runs
+    in its place. `warnings` are about the request, and `context` is given with it. `extra` holds
+    further fields of the header that are needed to start the run again. `depth_limit` counts levels
+    of subtasks from the root; None: as many as the run above has.
+
+    A subtask is a separate run: `parent` is the run whose model asked for it, and `caller` the
+    frame of the tool call there, with what the subtask gets from it. `domain` is that of runs of
+    the same node that is not a template of the library. `budget` and `steps` are those of
     `record_run`.
     """
 
     services: Services
-    spec: RunSpec
-    options: RunOptions
-    budget: Budget
-    steps: StepLog
+    request: str
+    inputs: Mapping[str, Any]
+    options: RunOptions = NO_OPTIONS
+    node: Node | Function | None = None
+    template: str | None = None
+    template_sha256: str | None = None
+    template_version: str | None = None
+    arguments: Mapping[str, Any] | None = None
+    scope: Scope = field(default_factory=Scope)
+    match_score: float | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    body: Callable[[Run, Frame], Awaitable[Outcome]] | None = None
+    warnings: tuple[str, ...] = ()
+    context: tuple[ContextItem, ...] = ()
+    depth_limit: int | None = None
     parent: Run | None = None
     caller: Frame | None = None
     domain: Domain | None = None
-    unmapped: set[str] = field(default_factory=set[str], compare=False)
+    unmapped: set[str] = field(default_factory=set[str])
     """Roles without a model that a warning has already named."""
 
-    key: str = field(default="", compare=False)
+    key: str = ""
     """Identifies a run that is not recorded, once a session has asked."""
+
+    budget: Budget = field(init=False)
+    steps: StepLog = field(init=False)
+
+    def inner(self, target: str | None = None) -> Run:
+        """This run for a task that it starts itself, whose text is not streamed. `target` is the
+        answer of a simulated model.
+        """
+        run = replace(self, options=self.options.inner(target))
+        run.budget = self.budget
+        run.steps = self.steps
+        return run
 
     @property
     def depth(self) -> int:
@@ -295,8 +290,8 @@ class Run:
     @property
     def max_depth(self) -> int:
         """How many levels of subtasks there may be, from the root."""
-        if self.spec.max_depth is not None:
-            return self.spec.max_depth
+        if self.depth_limit is not None:
+            return self.depth_limit
         if self.parent is None:
             return self.services.max_depth
         return self.parent.max_depth
@@ -306,14 +301,13 @@ class Run:
 
         A root may have been requested in words or by the name of its template: it has both.
         """
-        spec = self.spec
-        identity = identity_of(spec.template, spec.request, inputs=spec.inputs)
+        identity = identity_of(self.template, self.request, inputs=self.inputs)
         if self.parent is not None:
             return (*self.parent.identities(), identity)
-        if not isinstance(spec.node, Task):
+        if not isinstance(self.node, Task):
             return (identity,)
-        described = spec.node.description.value
-        return (identity, identity_of(spec.template, described, inputs=spec.inputs))
+        described = self.node.description.value
+        return (identity, identity_of(self.template, described, inputs=self.inputs))
 
     def session(self, path: str) -> str:
         """Identifies the session with a model at `path`: the same after a resume, if the run is
@@ -378,12 +372,6 @@ class Frame:
             calls=self.calls if calls is None else calls,
             wants_notes=wants_notes,
         )
-
-    def within(self, domain: Domain) -> Frame:
-        """This frame in the domain of the task that begins there."""
-        if domain is self.domain:
-            return self
-        return replace(self, domain=domain)
 
 
 def join(path: str, segment: str) -> str:

@@ -12,13 +12,12 @@ from dataclasses import replace
 from evaluator.errors import LimitReached, MachineError
 from evaluator.errors.results import Outcome, TaskError
 from evaluator.interpreter import reparse
-from evaluator.interpreter.binding import BoundTask, bind
+from evaluator.interpreter.binding import BoundTask, bind, prepare
 from evaluator.interpreter.calls import run_call, run_cond
 from evaluator.interpreter.failures import to_task_error
 from evaluator.interpreter.frame import Frame, Run
 from evaluator.interpreter.notes import advice_for, summary_of
 from evaluator.interpreter.operators import RUNNERS
-from evaluator.interpreter.prepared import prepare
 from evaluator.limits.budget import out_of_time
 from evaluator.nodes import Call, Cond, Node, Task
 

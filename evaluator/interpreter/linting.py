@@ -56,7 +56,7 @@ _ATTRIBUTES = {
     "default-without-effect": ["default", "name"],
     "duplicate-name": ["name"],
     "loop-by-default": ["type"],
-    "too-few-turns": ["type"],
+    "too-few-turns": ["max_turns"],
 }
 """The attributes whose value a finding about an element is about, by code: the first that it
 has.
@@ -232,7 +232,9 @@ def _at_word(diagnostic: Diagnostic, text: str | None) -> Diagnostic:
         if value is not None:
             span = Span.at(text, tag.start() + value.end(), file=diagnostic.span.file)
             return replace(diagnostic, span=span)
-    child = None if part is None else read_tree(text).at(start + 1).child(part[1])
+    child = None
+    if part is not None:
+        child = read_tree(text).at(start + 1).child(part[1])
     if child is None:
         return diagnostic
     return replace(diagnostic, span=Span.at(text, child.start, file=diagnostic.span.file))
@@ -253,7 +255,9 @@ def fixed(text: str, diagnostics: Sequence[Diagnostic]) -> tuple[str, list[Diagn
         if not text.startswith(written, start):
             continue
         changes[start] = (start + len(written), meant)
-        closing = end_tag(text, start) if written.startswith("<") else None
+        closing = None
+        if written.startswith("<"):
+            closing = end_tag(text, start)
         if closing is not None:
             changes[closing[0]] = (closing[1], meant[1:])
         done.append(diagnostic)

@@ -52,7 +52,9 @@ class _Planner:
         nested = [
             inside(i.task) for i in node.inputs if i.task is not None and i.name not in inputs
         ]
-        turns = node.turns if isinstance(node, Atomic) else ()
+        turns = ()
+        if isinstance(node, Atomic):
+            turns = node.turns
         played = [
             _times(inside(turn.node), None if isinstance(turn.most, Text) else turn.most)
             for turn in turns

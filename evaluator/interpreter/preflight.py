@@ -73,7 +73,10 @@ def check_node(
             if tool and tool not in known and server_of_tool(tool, servers) is None:
                 message = f"no tool and no template is called {tool!r}"
                 hint = did_you_mean(tool, sorted(known))
-                span = task.tool_spans[number] if task.tool_spans else task.span
+                if task.tool_spans:
+                    span = task.tool_spans[number]
+                else:
+                    span = task.span
                 problems.append(
                     Diagnostic(
                         "error",
@@ -84,7 +87,9 @@ def check_node(
                         fix=_fix(tool, known),
                     )
                 )
-        ref = None if task.handler is None else task.handler.ref
+        ref = None
+        if task.handler is not None:
+            ref = task.handler.ref
         if task.handler is not None and ref is not None and ref not in profiles:
             message = f"no handler profile is called {ref!r}"
             hint = did_you_mean(ref, sorted(profiles))

@@ -22,11 +22,12 @@ from evaluator.language.analysis import analyse
 from evaluator.language.fences import block
 from evaluator.language.inputs import unnamed_inputs
 from evaluator.language.sandbox import as_text, render_prompt
-from evaluator.language.syntax import has_markup
+from evaluator.language.syntax import before_markup, has_markup
 from evaluator.language.types import read_typed
 from evaluator.lazy_dataclass import dataclass
 from evaluator.models.attachments import Attachment
-from evaluator.models.backend import Message
+from evaluator.models.backend import Message, Role
+from evaluator.models.prompt_cache import SharedBeginning
 from evaluator.nodes import Atomic, Example, Input, OutputFormat, Text, Turn
 from evaluator.nodes.values import VALUE_TYPES
 from evaluator.output.schema import schema_text
@@ -39,16 +40,18 @@ MAX_SHOTS = 64
 class PreparedPrompt:
     """The parts of an atomic task's messages that are the same for every row.
 
-    `system` is the system prompt; None where it holds a variable. `unnamed` are the inputs that no
-    text names. `later` are the turns after the first message. `ending` is what the last message
-    ends with. `is_plain_text`: an answer is text without a schema. `may_ask_for_notes`: the answer
-    may have text around it, and the last message is the author's. `opening_names` are the names
-    that the opening reads; None where it calls a function. `shots` are the texts of few-shot
-    examples that depend on nothing else, by their inputs as JSON.
+    `system` is the system prompt; None where it holds a variable. `head` is the opening before its
+    first variable. `unnamed` are the inputs that no text names. `later` are the turns after the
+    first message. `ending` is what the last message ends with. `is_plain_text`: an answer is text
+    without a schema. `may_ask_for_notes`: the answer may have text around it, and the last message
+    is the author's. `opening_names` are the names that the opening reads; None where it calls a
+    function. `shots` are the texts of few-shot examples that depend on nothing else, by their
+    inputs as JSON. `beginning` has what was the same in all prompts so far.
     """
 
     system: str | None
     opening: Text
+    head: str
     unnamed: tuple[Input, ...]
     later: tuple[Turn, ...]
     ending: str
@@ -56,6 +59,7 @@ class PreparedPrompt:
     may_ask_for_notes: bool
     opening_names: frozenset[str] | None
     shots: dict[str, str]
+    beginning: SharedBeginning
 
 
 def prepare_prompt(task: Atomic, profile_system: str) -> PreparedPrompt:
@@ -66,16 +70,19 @@ def prepare_prompt(task: Atomic, profile_system: str) -> PreparedPrompt:
         if not has_markup(task.system.value):
             system = _joined(profile_system, task.system.value)
     is_plain = is_plain_text(task.output)
+    opening = task.opening()
     return PreparedPrompt(
         system,
-        opening=task.opening(),
+        opening=opening,
+        head=before_markup(opening.value),
         unnamed=unnamed_inputs(task),
         later=task.later_turns(),
         ending=format_instruction(task.output),
         is_plain_text=is_plain,
         may_ask_for_notes=is_plain and not (task.turns and task.turns[-1].node is not None),
-        opening_names=_names_in(task.opening()),
+        opening_names=_names_in(opening),
         shots={},
+        beginning=SharedBeginning(),
     )
 
 
@@ -102,17 +109,19 @@ async def build_messages(
     if system is None and task.system is not None:
         task_system = await _resolve(run, task.system, bound=bound, field="system")
         system = _joined(bound.config.system, task_system)
-    messages = [Message("system", system)] if system else []
+    before: list[tuple[Role, str]] = []
+    if system:
+        before.append(("system", system))
     if task.shots:
         for example in task.examples:
             shot = await _shot(run, prompt, example=example, bound=bound)
-            messages.append(Message("user", shot))
-            messages.append(Message("assistant", example.output))
+            before.append(("user", shot))
+            before.append(("assistant", example.output))
     if run.options.shots and not bound.frame.path:
         for inputs, answer in run.options.shots:
             shot = await _row_shot(run, prompt, inputs=inputs, bound=bound)
-            messages.append(Message("user", shot))
-            messages.append(Message("assistant", answer))
+            before.append(("user", shot))
+            before.append(("assistant", answer))
     text = bound.description
     if prompt.opening is not task.description:
         functions = None
@@ -125,11 +134,27 @@ async def build_messages(
         text = _with_ending(text, prompt, bound=bound)
     attachments: tuple[Attachment, ...] = ()
     items = bound.context.items
+    shown = ""
     if items:
         attachments = attachments_of(items)
-        if shown := format_items(items):
-            text = f"{shown}\n\n{text}"
-    messages.append(Message("user", text, attachments=attachments))
+        if context := format_items(items):
+            shown = f"{context}\n\n"
+    same = prompt.beginning.count([*(content for _, content in before), shown])
+    if same is None:
+        # Nothing is known of other rows: the context may be another one, the rest rarely is.
+        same = len(before) + (not shown)
+    if task.tools_from is not None:
+        same = 0  # the functions of each row come before its messages
+    messages: list[Message] = []
+    for at, (role, content) in enumerate(before):
+        shared = len(content) if at < same else 0
+        messages.append(Message(role, content, shared=shared))
+    shared = 0
+    if same > len(before):
+        shared = len(shown)
+        if text.startswith(prompt.head):
+            shared += len(prompt.head)
+    messages.append(Message("user", shown + text, attachments=attachments, shared=shared))
     return tuple(messages)
 
 

@@ -20,9 +20,9 @@ from evaluator.errors.results import Outcome
 from evaluator.files.trust import is_trusted
 from evaluator.interpreter.background import BACKGROUND_SAFE
 from evaluator.interpreter.evaluation import EVALUATION_REQUEST
-from evaluator.interpreter.frame import RunOptions, Services, Shots
-from evaluator.interpreter.requests import recorded_options, recorded_services, recorded_spec
-from evaluator.interpreter.run_files import recorded_outcome, recorded_shots
+from evaluator.interpreter.frame import NO_OPTIONS, RunOptions, Services, Shots
+from evaluator.interpreter.requests import recorded_options, recorded_run, recorded_services
+from evaluator.interpreter.run_record import recorded_outcome, recorded_shots
 from evaluator.interpreter.runs import record_run
 from evaluator.interpreter.subtasks import SUBTASK
 from evaluator.library import TemplateLibrary
@@ -70,7 +70,9 @@ async def resume(
     Raises: RecordError, UsageError, TemplateError, if the run cannot be resumed; nothing is changed
     then.
     """
-    allowed = "any change" if allow_changed else None
+    allowed = None
+    if allow_changed:
+        allowed = "any change"
     async with reopened(services, task_id, allowed, repair=repair, trust=trust) as (
         journal,
         recording,
@@ -98,15 +100,9 @@ async def resume(
             trust=trust or trusts_foreign(services),
         )
         services = recorded_services(header, services)
-        spec = recorded_spec(services.library, header, values=values)
-        options = recorded_options(header, services, callbacks)
-        return await record_run(
-            services,
-            spec,
-            options=options,
-            steps=StepLog(journal, earlier, scrub=store.redactor),
-            above=above,
-        )
+        run = recorded_run(services, header, values=values)
+        run.options = recorded_options(header, services, callbacks)
+        return await record_run(run, StepLog(journal, earlier, scrub=store.redactor), above)
 
 
 async def resume_within(services: Services, task_id: int, above: Budget) -> Outcome:
@@ -119,7 +115,7 @@ async def resume_within(services: Services, task_id: int, above: Budget) -> Outc
         inputs={},
         unfinished="stop",
         allow_changed=False,
-        callbacks=RunOptions(),
+        callbacks=NO_OPTIONS,
         above=above,
     )
 
@@ -169,7 +165,9 @@ def _refuse_subtask(store: TaskStore, header: Header) -> None:
         root = parent
         seen.add(parent)
         above = store.read(parent).header
-        parent = None if above is None else above.parent
+        parent = None
+        if above is not None:
+            parent = above.parent
     if root is not None:
         raise UsageError(
             f"TASK-{header.task_id} is a subtask; resume the task that asked for it: {root}"

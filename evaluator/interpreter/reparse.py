@@ -86,7 +86,7 @@ async def _recover(
     domain = frame.domain.inside(frame.domain.authority, frame.domain.sandbox, is_reparsed=True)
     inherited = await _inherited(task, bound)
     answer = await run.services.evaluate(
-        replace(run, options=run.options.inner()),
+        run.inner(),
         _decomposer(run, inherited),
         frame.at(
             "reparse",

@@ -15,7 +15,7 @@ from evaluator.errors import ConfigurationError, RecordIncomplete, StepChanged, 
 from evaluator.errors.results import Outcome, TaskError
 from evaluator.handler.tracing import UNTRACED
 from evaluator.interpreter.frame import Services
-from evaluator.interpreter.requests import recorded_options, recorded_services, recorded_spec
+from evaluator.interpreter.requests import recorded_options, recorded_run, recorded_services
 from evaluator.interpreter.runs import record_run
 from evaluator.lazy_dataclass import dataclass
 from evaluator.record.json_difference import first_difference
@@ -83,11 +83,9 @@ async def replay(services: Services, task: int | Path, past_changes: bool) -> Re
     header = recording.known_header()
     earlier = ReplayedSteps(recording, past_changes=past_changes)
     services = replace(recorded_services(header, services), tracer=UNTRACED)
-    spec = recorded_spec(services.library, header, values=dict(header.inputs))
-    steps = StepLog(None, earlier, scrub=store.redactor)
-    outcome = await record_run(
-        services, spec, options=recorded_options(header, services), steps=steps
-    )
+    run = recorded_run(services, header, values=dict(header.inputs))
+    run.options = recorded_options(header, services)
+    outcome = await record_run(run, StepLog(None, earlier, scrub=store.redactor))
     halted = earlier.progress.halted
     summary = recording.summary
     if halted is not None and not isinstance(halted, (StepChanged, RecordIncomplete)):

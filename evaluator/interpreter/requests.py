@@ -24,12 +24,12 @@ from evaluator.interpreter.choosing import Candidate, choose, shortlist
 from evaluator.interpreter.failures import failure, to_task_error
 from evaluator.interpreter.frame import (
     DEFAULT_MAX_DEPTH,
+    NO_OPTIONS,
     RECORDED_OPTIONS,
     ContextItem,
     Frame,
     Run,
     RunOptions,
-    RunSpec,
     Services,
 )
 from evaluator.interpreter.generated import describe, internal_template
@@ -116,13 +116,18 @@ def read_xml_request(text: str) -> XmlRequest:
 def _read_strictly(text: str, is_manual: bool) -> XmlRequest:
     source = read_source(text, _FILE)
     errors = list(validate(source, "task"))
-    built = None if errors else build(source)
+    built = None
+    if not errors:
+        built = build(source)
     if built is not None:
         errors = [one for one in built.diagnostics if one.severity == "error"]
     if built is None or errors:
         raise TemplateError(errors)
     if len(built.templates) != 1:
-        code = "several-tasks" if built.templates else "no-task"
+        if built.templates:
+            code = "several-tasks"
+        else:
+            code = "no-task"
         message = f"a request is one task; this text has {len(built.templates)}"
         raise TemplateError([Diagnostic("error", code, message=message, span=Span(_FILE))])
     warnings = tuple(
@@ -134,32 +139,33 @@ def _read_strictly(text: str, is_manual: bool) -> XmlRequest:
 # In scripts without spaces a whole request is one word, so only ASCII words are treated as names.
 _NAME = re.compile(r"[A-Za-z0-9_./-]+")
 Request = str | Node | Function
-SpecOf = Callable[[dict[str, Any]], RunSpec]
+RunOf = Callable[[dict[str, Any]], Run]
 
 
 def prepare_request(
-    library: TemplateLibrary, request: Request, ask_model: bool, rerank: bool = False
+    services: Services, request: Request, ask_model: bool, rerank: bool = False
 ) -> Binder:
-    """What `request` evaluates. The Binder gives the RunSpec for the inputs of one row; a TaskError
+    """What `request` evaluates. The Binder gives the Run for the inputs of one row; a TaskError
     if no template fits or inputs are missing.
 
     With `rerank` the model chooses a template where the words of a request do not decide.
 
     Raises: TemplateError or UsageError, for a template that cannot be used.
     """
-    if isinstance(request, str) and (request in library or request in library.broken):
-        return _of_template(library, request, request=request)
-    if isinstance(request, str) and is_xml(request):
-        return _of_xml(library, request, ask_model=ask_model)
-    if isinstance(request, str) and _NAME.fullmatch(request):
+    library = services.library
+    if not isinstance(request, str):
+        return _of_task(services, request, ask_model=ask_model)
+    if request in library or request in library.broken:
+        return _of_template(services, request, request=request)
+    if is_xml(request):
+        return _of_xml(services, request, ask_model=ask_model)
+    if _NAME.fullmatch(request):
         # One word is a name: a misspelt name must not run the nearest template.
         return _refusing(_no_template(request, library))
-    if isinstance(request, str):
-        matches = library.match(request, limit=5)
-        if rerank and (candidates := shortlist(library, request, matches)):
-            return _of_choice(library, request, candidates=candidates)
-        return _of_match(library, request, ask_model=ask_model)
-    return _of_task(library, request, ask_model=ask_model)
+    matches = library.match(request, limit=5)
+    if rerank and (candidates := shortlist(library, request, matches)):
+        return _of_choice(services, request, candidates=candidates)
+    return _of_match(services, request, matches, ask_model=ask_model)
 
 
 def _refusing(error: TaskError) -> Binder:
@@ -167,7 +173,7 @@ def _refusing(error: TaskError) -> Binder:
 
 
 def prepare_words(
-    library: TemplateLibrary,
+    services: Services,
     words: str,
     template: str,
     context: Sequence[ContextItem] = (),
@@ -178,13 +184,16 @@ def prepare_words(
 
     Raises: TemplateError or UsageError, for a template that cannot be used.
     """
-    score = next((m.score for m in library.match(words) if m.template.name == template), 0.0)
-    of_template = _of_template(library, template, request=words, score=score)
+    matches = services.library.match(words)
+    score = next((m.score for m in matches if m.template.name == template), 0.0)
+    of_template = _of_template(services, template, request=words, score=score)
     recorded = recorded_context(context)
 
-    def bind(values: dict[str, Any]) -> RunSpec:
-        spec = _with_context(of_template(values), recorded)
-        return _with_extraction(spec, words, values=values)
+    def bind(values: dict[str, Any]) -> Run:
+        run = of_template(values)
+        _add_context(run, recorded)
+        _add_extraction(run, words)
+        return run
 
     return bind
 
@@ -194,67 +203,68 @@ def recorded_context(context: Sequence[ContextItem]) -> list[list[str]]:
     return [[item.source, item.content] for item in context]
 
 
-def _with_context(spec: RunSpec, recorded: Sequence[Sequence[str]]) -> RunSpec:
-    if not recorded:
-        return spec
-    items = tuple(ContextItem(source, content) for source, content in recorded)
-    return replace(spec, context=items, extra={**spec.extra, "context": list(recorded)})
+def _add_context(run: Run, recorded: Sequence[Sequence[str]]) -> None:
+    """Gives `run` the context items that a header has, or will have."""
+    if recorded:
+        run.context = tuple(ContextItem(source, content) for source, content in recorded)
+        run.extra = {**run.extra, "context": list(recorded)}
 
 
-def _of_task(library: TemplateLibrary, node: Node | Function, ask_model: bool) -> Binder:
+def _of_task(services: Services, node: Node | Function, ask_model: bool) -> Binder:
     """A task, which is evaluated as it is written. Where it has nothing but a description, this is
     matched to a template first.
     """
-    as_written = _of_node(library, node)
+    as_written = _of_node(services, node)
     if not (isinstance(node, Atomic) and is_bare(node)):
         return as_written
     words = node.description.value
-    of_match = _of_match(library, words, ask_model=ask_model)
+    matches = services.library.match(words, limit=5)
+    of_match = _of_match(services, words, matches, ask_model=ask_model)
 
-    def bind(values: dict[str, Any]) -> RunSpec | TaskError:
-        spec = of_match(values)
-        if isinstance(spec, TaskError) and spec.reason == "no_matching_template":
-            return replace(as_written(values), request=words)
-        return spec
+    def bind(values: dict[str, Any]) -> Run | TaskError:
+        run = of_match(values)
+        if isinstance(run, TaskError) and run.reason == "no_matching_template":
+            run = as_written(values)
+            run.request = words
+        return run
 
     return bind
 
 
-def _of_xml(library: TemplateLibrary, text: str, ask_model: bool) -> Binder:
+def _of_xml(services: Services, text: str, ask_model: bool) -> Binder:
     """The task in `text`; an error keeps the text as its content."""
     try:
         read = read_xml_request(text)
     except TemplateError as error:
         return _refusing(replace(to_task_error(error), content=text))
     if read.is_manual:
-        of_task: Binder = _of_node(library, read.node)
+        of_task: Binder = _of_node(services, read.node)
     else:
-        of_task = _of_task(library, read.node, ask_model=ask_model)
+        of_task = _of_task(services, read.node, ask_model=ask_model)
 
-    def bind(values: dict[str, Any]) -> RunSpec | TaskError:
-        spec = of_task(values)
-        if isinstance(spec, TaskError):
-            return spec
-        return _with_warnings(spec, (*read.warnings, *spec.warnings))
+    def bind(values: dict[str, Any]) -> Run | TaskError:
+        run = of_task(values)
+        if isinstance(run, Run):
+            _add_warnings(run, (*read.warnings, *run.warnings))
+        return run
 
     return bind
 
 
-def _with_warnings(spec: RunSpec, warnings: tuple[str, ...]) -> RunSpec:
-    """`spec` with warnings about the request, which a replay repeats from the record."""
-    if not warnings:
-        return spec
-    return replace(
-        spec, warnings=warnings, extra={**spec.extra, "request_warnings": list(warnings)}
-    )
+def _add_warnings(run: Run, warnings: tuple[str, ...]) -> None:
+    """Gives `run` warnings about the request, which a replay repeats from the record."""
+    if warnings:
+        run.warnings = warnings
+        run.extra = {**run.extra, "request_warnings": list(warnings)}
 
 
-def recorded_spec(library: TemplateLibrary, header: Header, values: dict[str, Any]) -> RunSpec:
-    """The RunSpec of the run whose task file has this header.
+def recorded_run(services: Services, header: Header, values: dict[str, Any]) -> Run:
+    """The run whose task file has this header.
 
     Raises: RecordError, if the record does not say what was run; TemplateError or UsageError, as
     `prepare_request`.
     """
+    library = services.library
     task = f"TASK-{header.task_id}"
     if header.extra.get("chat"):
         raise RecordError(
@@ -265,12 +275,14 @@ def recorded_spec(library: TemplateLibrary, header: Header, values: dict[str, An
     score = header.extra.get("match_score")
     warnings = tuple(header.extra.get("request_warnings", ()))
     if isinstance(xml, str):
-        spec = _of_node(library, _read_node(xml))(values)
-        spec = replace(spec, request=header.request, template=header.template)
-        return _with_warnings(spec, warnings)
+        run = _of_node(services, _read_node(xml))(values)
+        run.request = header.request
+        run.template = header.template
+        _add_warnings(run, warnings)
+        return run
     if isinstance(listed := header.extra.get("shortlist"), list):
         candidates = [Candidate(name, score) for name, score in cast("list[Any]", listed)]
-        return _of_choice(library, header.request, candidates)(values)
+        return _of_choice(services, header.request, candidates)(values)
     if header.template is None:
         raise RecordError(f"{task}: its file does not say which template was evaluated")
     if header.template not in library and header.template not in library.broken:
@@ -278,14 +290,14 @@ def recorded_spec(library: TemplateLibrary, header: Header, values: dict[str, An
             f"{task} evaluates the template {header.template!r}, which is not loaded; name its "
             "folder with --library"
         )
-    if isinstance(score, (int, float)):
-        spec = _of_template(library, header.template, request=header.request, score=float(score))(
-            values
-        )
-        spec = _with_context(spec, header.extra.get("context", ()))
-        spec = _with_extraction(spec, header.request, values=values)
-        return _with_warnings(spec, warnings)
-    return _of_template(library, header.template, request=header.request)(values)
+    if not isinstance(score, (int, float)):
+        return _of_template(services, header.template, request=header.request)(values)
+    of_template = _of_template(services, header.template, header.request, score=float(score))
+    run = of_template(values)
+    _add_context(run, header.extra.get("context", ()))
+    _add_extraction(run, header.request)
+    _add_warnings(run, warnings)
+    return run
 
 
 def recorded_options(
@@ -305,7 +317,7 @@ def recorded_options(
             f"TASK-{header.task_id} ran with the root {extra['root']}, not {root}; resume it with "
             "that root"
         )
-    callbacks = callbacks or RunOptions()
+    callbacks = callbacks or NO_OPTIONS
     recorded_shots = [(inputs, answer) for inputs, answer in extra.get("shots", ())]
     return replace(
         callbacks,
@@ -324,33 +336,35 @@ def recorded_services(header: Header, services: Services) -> Services:
     )
 
 
-def _of_template(
-    library: TemplateLibrary, name: str, request: str, score: float | None = None
-) -> SpecOf:
-    template = library.get(name)
+def _of_template(services: Services, name: str, request: str, score: float | None = None) -> RunOf:
+    template = services.library.get(name)
     node = template.node
-    called = library.called_by(name)
-    version = node.version if isinstance(node, Task) else None
-    extra = {"calls": dict(called)} if called else {}
+    called = services.library.called_by(name)
+    version = None
+    if isinstance(node, Task):
+        version = node.version
+    if called:
+        extra = {"calls": dict(called)}
+    else:
+        extra = {}
 
-    def bind(values: dict[str, Any]) -> RunSpec:
-        body = None
-        arguments: dict[str, Any] | None = values
-        if isinstance(node, Function):
-            body = _call_body(node, values)
-            arguments = None
-        return RunSpec(
+    def bind(values: dict[str, Any]) -> Run:
+        run = Run(
+            services,
             request,
-            values,
+            inputs=values,
             node=node,
             template=name,
             template_sha256=template.sha256,
             template_version=version,
-            arguments=arguments,
             match_score=score,
             extra=extra,
-            body=body,
         )
+        if isinstance(node, Function):
+            run.body = _call_body(node, values)
+        else:
+            run.arguments = values
+        return run
 
     return bind
 
@@ -363,7 +377,7 @@ def _call_body(
     )
 
 
-def _of_node(library: TemplateLibrary, node: Node | Function) -> SpecOf:
+def _of_node(services: Services, node: Node | Function) -> RunOf:
     try:
         extra = {"node": to_xml(node)}
     except UsageError:
@@ -371,37 +385,25 @@ def _of_node(library: TemplateLibrary, node: Node | Function) -> SpecOf:
         # from its file.
         extra = {}
     if isinstance(node, Task):
-        node = library.whole(node)
+        node = services.library.whole(node)
 
-    def bind(values: dict[str, Any]) -> RunSpec:
+    def bind(values: dict[str, Any]) -> Run:
+        run = Run(services, "node", inputs=values, node=node, extra=extra)
+        if isinstance(node, Call):
+            run.request = "call"
+        elif isinstance(node, Function | Task):
+            run.template = node.name
+            run.request = node.name or "node"
         if isinstance(node, Function):
-            return RunSpec(
-                node.name,
-                values,
-                node=node,
-                template=node.name,
-                extra=extra,
-                body=_call_body(node, values),
-            )
-        if not isinstance(node, Task):
-            request = "call" if isinstance(node, Call) else "node"
-            return RunSpec(request, values, node=node, scope=Scope(values), extra=extra)
-        arguments = None
-        scope = values
-        if node.inputs:
+            run.body = _call_body(node, values)
+        elif isinstance(node, Task) and node.inputs:
             # Declared inputs take their values as arguments; other values are in the scope.
             declared = {i.name for i in node.inputs}
-            scope = {k: v for k, v in values.items() if k not in declared}
-            arguments = {k: v for k, v in values.items() if k in declared}
-        return RunSpec(
-            node.name or "node",
-            values,
-            node=node,
-            template=node.name,
-            arguments=arguments,
-            scope=Scope(scope),
-            extra=extra,
-        )
+            run.scope = Scope({k: v for k, v in values.items() if k not in declared})
+            run.arguments = {k: v for k, v in values.items() if k in declared}
+        else:
+            run.scope = Scope(values)
+        return run
 
     return bind
 
@@ -426,80 +428,88 @@ def _read_node(xml: str) -> Node | Function:
     return node.steps[0]
 
 
-def _of_match(library: TemplateLibrary, words: str, ask_model: bool) -> Binder:
-    matches = library.match(words, limit=5)
-    best = matches[0] if matches else None
+def _of_match(services: Services, words: str, matches: list[Match], ask_model: bool) -> Binder:
+    library = services.library
+    best = None
+    if matches:
+        best = matches[0]
     composites = library.match_composites(words)
     if best is None or nothing_fits(best, composites):
         better = better_composites(best, composites)
         return _refusing(_no_match(words, matches, composites=better))
     name = best.template.name
-    of_template = _of_template(library, name, request=words, score=best.score)
+    of_template = _of_template(services, name, request=words, score=best.score)
     warnings: tuple[str, ...] = ()
     if better := better_composites(best, composites):
         warnings = (f"{describe_composites(better)}; {name!r} ran",)
 
-    def bind(values: dict[str, Any]) -> RunSpec | TaskError:
-        spec = _with_warnings(of_template(values), warnings)
-        missing = [] if ask_model else _missing(spec.node, values)
-        if missing:
+    def bind(values: dict[str, Any]) -> Run | TaskError:
+        run = of_template(values)
+        _add_warnings(run, warnings)
+        missing = _missing(run)
+        if missing and not ask_model:
             names = ", ".join(f"{i.name} ({i.type})" for i in missing)
             return failure(
                 "input_validation_failure",
                 f"{name!r} fits the request (score {best.score:.2f}) and needs: {names}",
                 location=best.template.node.span,
             )
-        return _with_extraction(spec, words, values=values)
+        if missing:
+            _add_extraction(run, words)
+        return run
 
     return bind
 
 
-def _of_choice(library: TemplateLibrary, words: str, candidates: Sequence[Candidate]) -> SpecOf:
+def _of_choice(services: Services, words: str, candidates: Sequence[Candidate]) -> RunOf:
     """What a request evaluates whose template a model chooses from the candidates."""
+    library = services.library
     extra = {"shortlist": [[candidate.name, candidate.score] for candidate in candidates]}
 
     async def body(run: Run, frame: Frame) -> Outcome:
-        values = run.spec.inputs
+        values = dict(run.inputs)
         chosen = await choose(run, frame, words, candidates)
         if isinstance(chosen, TaskError):
             return chosen
         if chosen is None:
             return _no_match(words, library.match(words, limit=5), composites=[], asked_model=True)
-        spec = _of_template(library, chosen.name, request=words)(dict(values))
-        spec = _with_extraction(spec, words, values=dict(values))
-        node = cast(Task, spec.node)
-        inner = replace(frame, arguments=dict(values))
-        await check_sandboxes(run, node, above=inner.domain.sandbox)
-        if spec.body is not None:
-            outcome = await spec.body(run, inner)
+        of_chosen = _of_template(services, chosen.name, request=words)(values)
+        _add_extraction(of_chosen, words)
+        node = cast(Task, of_chosen.node)
+        inner = replace(frame, arguments=values)
+        await check_sandboxes(run, node, inner.domain)
+        if of_chosen.body is not None:
+            outcome = await of_chosen.body(run, inner)
         else:
             outcome = await evaluate_node(run, node, frame=inner)
         matched = {"template": chosen.name, "score": round(chosen.score, 4), "by": "model"}
         return replace(outcome, notes={**outcome.notes, "matched": matched})
 
-    return lambda values: RunSpec(words, values, extra=extra, body=body)
+    return lambda values: Run(services, words, inputs=values, extra=extra, body=body)
 
 
-def _missing(node: object, values: Mapping[str, Any]) -> list[Input]:
-    if not isinstance(node, Task):
+def _missing(run: Run) -> list[Input]:
+    """The inputs that the task of `run` needs and has no values for."""
+    if not isinstance(run.node, Task):
         return []
     return [
         i
-        for i in node.inputs
+        for i in run.node.inputs
         if i.required
         and i.default is None
         and i.task is None
         and i.source is None
-        and i.name not in values
+        and i.name not in run.inputs
     ]
 
 
-def _with_extraction(spec: RunSpec, words: str, values: dict[str, Any]) -> RunSpec:
-    """`spec` with a model call that extracts the missing inputs from the words."""
-    missing = _missing(spec.node, values)
-    node = spec.node
+def _add_extraction(run: Run, words: str) -> None:
+    """Lets a model call extract the missing inputs of `run` from the words."""
+    missing = _missing(run)
+    node = run.node
+    values = run.inputs
     if not missing or not isinstance(node, Task):
-        return spec
+        return
 
     async def body(run: Run, frame: Frame) -> Outcome:
         extracted = await _extract_inputs(run, frame, request=words, missing=missing, node=node)
@@ -509,7 +519,7 @@ def _with_extraction(spec: RunSpec, words: str, values: dict[str, Any]) -> RunSp
             run, node, frame=replace(frame, arguments={**extracted, **values})
         )
 
-    return replace(spec, body=body)
+    run.body = body
 
 
 async def _extract_inputs(
@@ -526,7 +536,7 @@ async def _extract_inputs(
     # A simulated model does not read; its value for each text input is the request itself.
     simulated = json.dumps({i.name: request for i in missing if i.type in ("string", "any")})
     outcome = await run.services.evaluate(
-        replace(run, options=run.options.inner(simulated)),
+        run.inner(simulated),
         internal_template(run.services, "extract_inputs"),
         frame.at("bind", arguments=arguments),
     )

@@ -126,7 +126,9 @@ def _more_rights(run: Run, bound: BoundTask, header: Header) -> str | None:
     default = run.services.default_profile.name
     for template in (name, *library.called_by(name)):
         for task in tasks(library.get(template).node):
-            ref = None if task.handler is None else task.handler.ref
+            ref = None
+            if task.handler is not None:
+                ref = task.handler.ref
             if task.asks_model and (fixed or ref or default) != bound.config.name:
                 return f"has the profile {fixed or ref or default!r}, not {bound.config.name!r}"
     return None

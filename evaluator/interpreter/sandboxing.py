@@ -16,7 +16,7 @@ from typing import cast
 
 from evaluator.files.locations import cache_folder, user_folder
 from evaluator.handler.config import HandlerConfig
-from evaluator.interpreter.frame import Run, Services
+from evaluator.interpreter.frame import Domain, Run, Services
 from evaluator.library.calls import text_calls
 from evaluator.nodes import Call, Node, Task, TopLevel
 from evaluator.nodes.walk import children
@@ -53,9 +53,8 @@ def sandbox_of(
     )
 
 
-async def check_sandboxes(run: Run, node: TopLevel | Node, above: Sandbox) -> None:
-    """Starts each sandbox that `node`, below a task in the sandbox `above`, needs once, unless
-    nothing is run for real.
+async def check_sandboxes(run: Run, node: TopLevel | Node, domain: Domain) -> None:
+    """Starts each sandbox that `node` needs in `domain` once, unless nothing is run for real.
 
     Raises: ConfigurationError, if one does not work.
     """
@@ -63,16 +62,9 @@ async def check_sandboxes(run: Run, node: TopLevel | Node, above: Sandbox) -> No
     earlier = run.steps.earlier
     if services.dry_run or (earlier is not None and not earlier.may_run()):
         return
-    trials = services.sandbox_trials
-    handler = run.options.handler
-    # Comparing sandboxes costs more than everything else here.
-    around = None if above is NO_SANDBOX else above
-    settings = (handler, services.sandbox, around)
-    if trials.are_done(node, *settings):
-        return
-    for sandbox in needed_sandboxes(services, node, handler=handler, above=above):
+    for sandbox in needed_sandboxes(services, node, handler=domain.handler, above=domain.sandbox):
         await check_sandbox(services, sandbox, services.asker)
-    trials.set_done(node, *settings)
+    domain.tried[id(node)] = node
 
 
 async def check_sandbox(services: Services, sandbox: Sandbox, asker: Asker | None) -> None:
@@ -82,7 +74,10 @@ async def check_sandbox(services: Services, sandbox: Sandbox, asker: Asker | Non
     Raises: ConfigurationError, if it does not work.
     """
     is_chosen = services.sandbox is not None
-    ask = None if asker is None or is_chosen else asker.ask
+    if asker is None or is_chosen:
+        ask = None
+    else:
+        ask = asker.ask
     await services.sandbox_trials.check(sandbox, services.root, ask)
 
 

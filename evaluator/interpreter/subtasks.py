@@ -21,7 +21,7 @@ from evaluator.handler.conversation import OnMessage
 from evaluator.interpreter.authority import READ_FILE, Authority, excess_of
 from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.context import task_list_at
-from evaluator.interpreter.frame import Domain, Frame, OnBegin, Run, RunSpec, identity_of
+from evaluator.interpreter.frame import Domain, Frame, OnBegin, Run, identity_of
 from evaluator.interpreter.runs import record_run
 from evaluator.language.scopes import Scope
 from evaluator.lazy_dataclass import dataclass
@@ -153,39 +153,28 @@ class Spawner:
         else:
             max_depth = min(run.max_depth, depth + request.max_depth)
         declared = {i.name for i in node.inputs}
-        spec = RunSpec(
+        subtask = Run(
+            run.services,
             request.description,
-            request.inputs,
+            inputs=request.inputs,
             node=node,
             template=chosen.template,
             arguments={k: v for k, v in request.inputs.items() if k in declared},
             scope=Scope(dict(request.inputs)),
             match_score=chosen.score,
-            max_depth=max_depth,
+            depth_limit=max_depth,
         )
-        return await self._run(
-            spec,
-            authority,
-            context=context,
-            on_message=on_message,
-            on_begin=on_begin,
-        )
+        return await self._start(subtask, authority, context, on_message, on_begin)
 
     async def converse(
-        self, spec: RunSpec, context: ToolContext, on_message: OnMessage, on_begin: OnBegin
+        self, session: Run, context: ToolContext, on_message: OnMessage, on_begin: OnBegin
     ) -> Outcome:
-        """Runs an interactive session (see `chat.spec_of`) below this task, as `spawn` runs a
+        """Runs an interactive session (see `chat.run_of`) below this task, as `spawn` runs a
         subtask.
         """
         if (refusal := self._depth_refusal()) is not None:
             return refusal
-        return await self._run(
-            spec,
-            self.authority(),
-            context=context,
-            on_message=on_message,
-            on_begin=on_begin,
-        )
+        return await self._start(session, self.authority(), context, on_message, on_begin)
 
     def _depth_refusal(self) -> TaskError | None:
         depth = self.run.depth + 1
@@ -200,29 +189,31 @@ class Spawner:
             "RESOURCE_EXHAUSTION", message, resource=Resource("depth", depth, limit=limit)
         )
 
-    async def _run(
+    async def _start(
         self,
-        spec: RunSpec,
+        subtask: Run,
         authority: Authority,
         context: ToolContext,
         on_message: OnMessage | None,
         on_begin: OnBegin | None,
     ) -> Outcome:
-        run = self.run
         bound = self.bound
         domain = bound.frame.domain
-        caller = Frame(
-            spec.scope,
+        subtask.parent = self.run
+        subtask.caller = Frame(
+            subtask.scope,
             # Its own: the task is often made for this call, and must not be kept for later ones.
             Domain(domain.services, domain.handler, authority, sandbox=domain.sandbox),
             path=context.step_path,
             context=bound.context.items,
-            arguments=spec.arguments,
+            arguments=subtask.arguments,
             is_subtask=True,
             budget=bound.budget,
         )
-        options = replace(run.options.inner(), on_message=on_message, on_begin=on_begin)
-        outcome = await record_run(run.services, spec, options=options, parent=run, caller=caller)
+        subtask.options = replace(
+            self.run.options.inner(), on_message=on_message, on_begin=on_begin
+        )
+        outcome = await record_run(subtask)
         self.check_not_refused()
         return outcome
 

@@ -54,6 +54,11 @@ def has_markup(value: str) -> bool:
     return "{{" in value or "{%" in value or "{#" in value
 
 
+def before_markup(value: str) -> str:
+    """The literal text that a text begins with."""
+    return re.split(r"\{[{%#]", value, maxsplit=1)[0]
+
+
 def parse_text(value: str, found: list[LocatedError] | None = None) -> nodes.Template:
     """Returns the checked tree of a text.
 

@@ -59,9 +59,14 @@ class Template:
     diagnostics: tuple[Diagnostic, ...] = ()
 
     def __repr__(self) -> str:
-        return (
-            f"<Template {self.name!r}, {getattr(self.node, 'type', 'function')}, in {self.file!r}>"
-        )
+        return f"<Template {self.name!r}, {self.type}, in {self.file!r}>"
+
+    @property
+    def type(self) -> str:
+        """The operator's type, or `function`."""
+        if isinstance(self.node, Function):
+            return "function"
+        return self.node.type
 
     @cached_property
     def sha256(self) -> str:

@@ -176,8 +176,9 @@ def _task(node: Task, known_tools: frozenset[str] | None) -> Iterator[Diagnostic
         if field.form == "condition" and value is not None and truth(value) is False:
             yield _warning("constant-test", f"the {field.element} never holds", span=value.span)
     for doubt in node.doubts():
+        span = doubt.span or node.span
         yield Diagnostic(
-            doubt.severity, doubt.code, message=doubt.message, span=node.span, hint=doubt.hint
+            doubt.severity, doubt.code, message=doubt.message, span=span, hint=doubt.hint
         )
 
 

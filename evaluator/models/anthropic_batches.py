@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
@@ -21,6 +21,7 @@ from evaluator.models.backend import Message, ModelRequest, ModelResponse
 from evaluator.models.batch_api import BatchApi, size_of
 from evaluator.models.chat_wire import encode_json, respond, tool_call
 from evaluator.models.failures import error_in_body, malformed
+from evaluator.models.prompt_cache import MARK, marked_places, text_blocks
 from evaluator.models.provider_batches import BatchAnswer, ProviderBatch, unanswered
 
 VERSION = "2023-06-01"
@@ -29,7 +30,6 @@ _MAX_TOKENS = 4096
 """The longest answer where neither the profile nor the price table says one: the API needs it."""
 _START = b'{"requests":['
 _END = b"]}"
-_MARK = {"type": "ephemeral"}
 
 
 class AnthropicBatches:
@@ -156,17 +156,14 @@ def message_request(request: ModelRequest) -> dict[str, Any]:
         name = "extra_body" if request.extra_body else "seed"
         raise _refused(f"Anthropic takes no {name}; remove it from the profile")
     most = request.max_output_tokens or prices.max_output_tokens(request.model) or _MAX_TOKENS
-    system = [_text(m.content) for m in request.messages if m.role == "system" and m.content]
-    messages = [m for m in request.messages if m.role != "system"]
+    places = marked_places(request)
+    blocks = [_blocks(m, places.get(at, ())) for at, m in enumerate(request.messages)]
+    pairs = [*zip(request.messages, blocks, strict=True)]
+    system = [block for m, found in pairs if m.role == "system" for block in found]
     turns: list[dict[str, Any]] = []
-    for role, group in groupby(messages, key=lambda m: _role(m)):
-        turns.append({"role": role, "content": [block for m in group for block in _blocks(m)]})
-    if request.cache:
-        # What is sent again: the system text, and all where tools make the conversation continue.
-        marked = [system, turns[-1]["content"] if request.tools else []]
-        for blocks in marked:
-            if blocks:
-                blocks[-1] = {**blocks[-1], "cache_control": _MARK}
+    others = (pair for pair in pairs if pair[0].role != "system")
+    for role, group in groupby(others, key=lambda pair: _role(pair[0])):
+        turns.append({"role": role, "content": [block for _, found in group for block in found]})
     body: dict[str, Any] = {
         "model": request.model.removeprefix(_PREFIX),
         "max_tokens": most,
@@ -208,8 +205,19 @@ def _text(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-def _blocks(message: Message) -> list[dict[str, Any]]:
-    """The content of a message. The API refuses empty texts."""
+def _blocks(message: Message, places: Sequence[int] = ()) -> list[dict[str, Any]]:
+    """The content of a message, with marks for the cache. The API refuses empty texts."""
+    if message.role in ("system", "user"):
+        blocks = [_part(each) for each in message.attachments if each.data]
+        return blocks + text_blocks(message.content, places)
+    blocks = _answer_blocks(message)
+    if places and blocks:
+        blocks[-1] = {**blocks[-1], **MARK}
+    return blocks
+
+
+def _answer_blocks(message: Message) -> list[dict[str, Any]]:
+    """The content of an answer of the model, or of a tool."""
     if message.role == "tool":
         text = with_unsent(message.content, message.attachments)
         content = [_text(text)] if text else []
@@ -217,7 +225,6 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
         result = {"type": "tool_result", "tool_use_id": message.tool_call_id}
         return [{**result, "content": content}]
     blocks = [dict(block) for block in message.thinking]
-    blocks += [_part(each) for each in message.attachments if each.data]
     if message.content:
         blocks.append(_text(message.content))
     for call in message.tool_calls:

@@ -38,7 +38,8 @@ class ToolCall:
 class Message:
     """One message. `attachments` belong to a user's text, or are images of a tool's answer.
     `thinking` are reasoning blocks that a provider signed and expects back unchanged with the
-    answer that they led to.
+    answer that they led to. The first `shared` characters of the content are the same in other
+    calls, as far as is known; see `prompt_cache`.
     """
 
     role: Role
@@ -47,6 +48,7 @@ class Message:
     tool_call_id: str | None = None
     attachments: tuple[Attachment, ...] = ()
     thinking: tuple[Mapping[str, Any], ...] = ()
+    shared: int = field(default=0, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """The recorded form: an attachment has its type, size and hash, without its bytes."""
@@ -75,6 +77,10 @@ class ToolSpec:
     parameters: Mapping[str, Any]
     native: Mapping[str, Any] | None = None
 
+    def text(self) -> str:
+        """What a model reads of it, to estimate its tokens."""
+        return f"{self.name} {self.description} {self.parameters}"
+
 
 @dataclass(frozen=True, slots=True)
 class Hints:
@@ -94,18 +100,27 @@ class Hints:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheMark:
+    """The end of what a provider is asked to cache: so many characters of a message's content."""
+
+    message: int
+    characters: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRequest:
     """One model call. `model` is the id without the backend's prefix. `timeout_s` bounds the whole
     call.
 
     `schema` is a JSON Schema that the provider enforces. A backend that cannot send it raises a
     ProviderError of kind `bad_request` that says "JSON schema": the Handler repeats the call
-    without it, see `structured`. `cache` marks what will be sent again, for providers that cache
-    only what is marked. `call_mark` distinguishes the calls of a session that are text, see
-    `text_tools`; it is neither recorded nor part of a fingerprint or a cache key. `logprobs` asks
-    for the log probabilities of tokens, and of that many likely ones at each place; with `echo`
-    for those of the prompt, the last message, in place of an answer. `extra_body` has further
-    fields of the body for a server that takes them, see `nodes.sampling`.
+    without it, see `structured`. `cache_marks`, in order, end what will be sent again, for
+    providers that cache only what is marked; no answer depends on them. `call_mark` distinguishes
+    the calls of a session that are text, see `text_tools`. Both are neither recorded nor part of a
+    fingerprint or a cache key. `logprobs` asks for the log probabilities of tokens, and of that
+    many likely ones at each place; with `echo` for those of the prompt, the last message, in place
+    of an answer. `extra_body` has further fields of the body for a server that takes them, see
+    `nodes.sampling`.
     """
 
     model: str
@@ -117,7 +132,7 @@ class ModelRequest:
     timeout_s: float = 120.0
     hints: Hints = Hints()
     schema: Mapping[str, Any] | None = None
-    cache: bool = False
+    cache_marks: tuple[CacheMark, ...] = ()
     call_mark: str = ""
     top_p: float | None = None
     top_k: int | None = None
@@ -131,10 +146,8 @@ class ModelRequest:
 class ModelResponse:
     """One model response, a turn. `usage` has None where the provider gave no number.
 
-    `thinking` is sent back with this answer, see Message. `cache_write_tokens` are input tokens
-    that the provider wrote to its cache, which some providers bill higher. `warnings` say what was
-    repaired in the model's text. `logprobs` has the tokens of the text, if the request asked for
-    them.
+    `thinking` is sent back with this answer, see Message. `warnings` say what was repaired in the
+    model's text. `logprobs` has the tokens of the text, if the request asked for them.
     """
 
     content: str
@@ -146,7 +159,6 @@ class ModelResponse:
     )
     model: str | None = None
     thinking: tuple[Mapping[str, Any], ...] = ()
-    cache_write_tokens: int | None = None
     warnings: tuple[str, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
 
@@ -171,8 +183,6 @@ class ModelResponse:
             data["model"] = self.model
         if self.thinking:
             data["thinking"] = [dict(block) for block in self.thinking]
-        if self.cache_write_tokens is not None:
-            data["cache_write_tokens"] = self.cache_write_tokens
         if self.warnings:
             data["warnings"] = list(self.warnings)
         if self.logprobs:
@@ -198,7 +208,6 @@ class ModelResponse:
             else Usage.from_dict(usage),
             model=data.get("model"),
             thinking=tuple(data.get("thinking", ())),
-            cache_write_tokens=data.get("cache_write_tokens"),
             warnings=tuple(data.get("warnings", ())),
             logprobs=from_rows(data.get("logprobs")),
         )

@@ -232,7 +232,7 @@ class ResponseCache:
             if not self._may_use(key, texts, mark):
                 return None
         response = ModelResponse.from_dict(json.loads(texts[0]), json.loads(texts[1]))
-        return replace(response, usage=replace(response.usage, cost_usd=0.0))
+        return replace(response, usage=replace(response.usage, cost_usd=0.0, cache_saved_usd=0.0))
 
     def _may_use(self, key: str, texts: Sequence[str], mark: object) -> bool:
         """Whether a stored response is this user's own; says once that others are not used."""

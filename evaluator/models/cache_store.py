@@ -58,13 +58,12 @@ class CacheKey:
     ) -> CacheKey:
         """Identifies the epoch and all parts of `request` that an answer may depend on.
 
-        Excluded are the time limit, which decides only whether there is an answer, and the hints,
-        which are never sent. An attachment counts with its hash.
+        Excluded are the time limit, which decides only whether there is an answer, the marks of
+        prompt caches, and the hints, which are never sent. An attachment counts with its hash.
         """
         settings = {
             **settings_given(request),
             "max_output_tokens": request.max_output_tokens,
-            "cache": request.cache or None,
             "tool_calling": None if tool_calling == "native" or not request.tools else tool_calling,
         }
         parts = (

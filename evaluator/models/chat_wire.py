@@ -292,11 +292,6 @@ def respond(
         finish = "tool_calls"
     elif finish == "tool_calls" and not calls:
         finish = "unknown"
-    if isinstance(usage, dict):
-        written = _detail(usage, "prompt_tokens_details", name="cache_creation_tokens")
-    else:
-        written = None
-    counted = read_usage(usage)
     signed = tuple(
         block
         for block in thinking
@@ -307,10 +302,9 @@ def respond(
         finish,
         tool_calls=calls,
         reasoning=reasoning or None,
-        usage=counted,
+        usage=read_usage(usage),
         model=model,
         thinking=signed,
-        cache_write_tokens=max(written or 0, 0) or None,
         logprobs=logprobs,
     )
 
@@ -396,12 +390,13 @@ _NO_USAGE = Usage(None, None, cached_tokens=None, reasoning_tokens=None, cost_us
 
 
 def read_usage(usage: Any) -> Usage:
-    """Token counts as the provider gave them, None for each it did not give; cost is always
-    None.
+    """Token counts as the provider gave them, None for each it did not give; cost is always None.
+    Tokens that it does not report as written to its cache were not.
     """
     if not isinstance(usage, dict):
         return _NO_USAGE
     reasoning = _detail(usage, "completion_tokens_details", name="reasoning_tokens")
+    written = _detail(usage, "prompt_tokens_details", name="cache_creation_tokens")
     return Usage(
         _count(usage.get("prompt_tokens")),
         _count(usage.get("completion_tokens")),
@@ -409,6 +404,7 @@ def read_usage(usage: Any) -> Usage:
         reasoning_tokens=reasoning,
         cost_usd=None,
         turns=1,
+        cache_write_tokens=max(written or 0, 0),
     )
 
 

@@ -33,6 +33,7 @@ from evaluator.models.failures import (
     failure,
     malformed,
 )
+from evaluator.models.gemini_batches import GeminiBatches
 from evaluator.models.key_transport import proxy_of, refuse_plain_http
 from evaluator.models.litellm_errors import READ_FAILURES, causes, provider_error
 from evaluator.models.litellm_guard import (
@@ -44,11 +45,17 @@ from evaluator.models.litellm_guard import (
     load_litellm,
     reason_of,
 )
+from evaluator.models.mistral_batches import MistralBatches
 from evaluator.models.prices import cost_usd
+from evaluator.models.prompt_cache import MARK, marked_places, needs_marks, text_blocks
 from evaluator.models.provider_batches import ProviderBatches
 from evaluator.models.stream import Assembly
 
-ANTHROPIC_URL = "https://api.anthropic.com"
+_BATCH_URLS = {
+    "anthropic": "https://api.anthropic.com",
+    "gemini": "https://generativelanguage.googleapis.com",
+    "mistral": "https://api.mistral.ai",
+}
 # Backends that have made a call: LiteLLM's connections are shared, and closed with the last of
 # these.
 _active: weakref.WeakSet[LiteLLMBackend] = weakref.WeakSet()
@@ -111,21 +118,30 @@ class LiteLLMBackend:
         return None
 
     def batches(self, model: str) -> ProviderBatches | None:
-        """The batch API of Anthropic for its models; there is none for others."""
-        if not model.startswith("anthropic/"):
+        """The batch API of Anthropic, Gemini or Mistral for its models; None for others."""
+        provider = model.partition("/")[0]
+        default = _BATCH_URLS.get(provider)
+        if default is None:
             return None
         key = self._secrets[0] if self._secrets else None
         url = self._base_url
         if url is None:
-            key = key or os.environ.get("ANTHROPIC_API_KEY")
-            url = os.environ.get("ANTHROPIC_API_BASE") or ANTHROPIC_URL
+            key = key or os.environ.get(f"{provider.upper()}_API_KEY")
+            url = os.environ.get(f"{provider.upper()}_API_BASE") or default
         refuse_plain_http(url, bool(key))
-        headers = {"anthropic-version": VERSION}
-        if key:
-            headers["x-api-key"] = key
         secrets = (key,) if key else ()
-        url = url.rstrip("/").removesuffix("/v1")
-        return AnthropicBatches(BatchApi(f"{url}/v1", headers, secrets, proxy_of(url)))
+        url = url.rstrip("/").removesuffix("/v1").removesuffix("/v1beta")
+        proxy = proxy_of(url)
+        if provider == "anthropic":
+            headers = {"anthropic-version": VERSION}
+            if key:
+                headers["x-api-key"] = key
+            return AnthropicBatches(BatchApi(f"{url}/v1", headers, secrets, proxy))
+        if provider == "gemini":
+            headers = {"x-goog-api-key": key} if key else {}
+            return GeminiBatches(BatchApi(url, headers, secrets, proxy), model)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        return MistralBatches(BatchApi(f"{url}/v1", headers, secrets, proxy), model)
 
     def __repr__(self) -> str:
         if self._base_url:
@@ -225,10 +241,8 @@ class LiteLLMBackend:
             # LiteLLM looks for MCP tools among all tools, and fails where the mcp package is
             # missing.
             arguments["_skip_mcp_handler"] = True
-        if request.cache and (
-            "claude" in request.model.lower() or "anthropic/" in request.model.lower()
-        ):
-            _mark_cached(arguments["messages"], continues=bool(request.tools))
+        if needs_marks(request.model):
+            _mark_cached(arguments["messages"], request)
         return arguments
 
     def _guard(
@@ -429,24 +443,18 @@ async def embed_texts(
     return [row["embedding"] for row in rows], Usage(input_tokens=tokens, cost_usd=cost, turns=1)
 
 
-def _mark_cached(messages: list[dict[str, Any]], *, continues: bool) -> None:
-    """Marks what will be sent again: the system message, and the last message of all where tools
-    make the conversation continue, else the last one before the task's own.
-    """
-    last = len(messages) - (1 if continues else 2)
-    for index, message in enumerate(messages):
-        if index != last and message["role"] != "system":
-            continue
-        mark = {"type": "ephemeral"}
+def _mark_cached(messages: list[dict[str, Any]], request: ModelRequest) -> None:
+    """Marks what will be sent again. Images of tools may have added messages before the last."""
+    for index, places in marked_places(request).items():
+        is_last = index == len(request.messages) - 1
+        message = messages[-1 if is_last else index]
         parts = message["content"]
         if message["role"] in ("tool", "assistant") or not parts:
-            message["cache_control"] = mark
-            continue
-        if isinstance(parts, str):
-            parts = [{"type": "text", "text": parts}]
+            message.update(MARK)
+        elif isinstance(parts, list):  # attachments, and a text that no mark cuts
+            message["content"] = [*parts[:-1], {**parts[-1], **MARK}]
         else:
-            parts = parts
-        message["content"] = [*parts[:-1], {**parts[-1], "cache_control": mark}]
+            message["content"] = text_blocks(parts, places)
 
 
 def _decoded(body: bytes) -> Mapping[str, Any]:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import Any, NamedTuple, cast, overload
 
 from evaluator.errors.results import Usage
 from evaluator.patterns import Pattern
@@ -64,17 +65,13 @@ def supports(model: str, feature: str) -> bool | None:
     return None
 
 
-def cost_usd(
-    model: str, usage: Usage, cache_write_tokens: int = 0, *, is_batch: bool = False
-) -> float | None:
+def cost_usd(model: str, usage: Usage, *, is_batch: bool = False) -> float | None:
     """The cost of `usage` with `model`, in US dollars; None where a price or a token count is
     unknown.
 
-    Cached tokens are part of the input tokens and reasoning tokens part of the output tokens; an
-    unknown count of cached tokens is priced as none. Of the uncached input tokens,
-    `cache_write_tokens` are priced as written to the provider's cache. Long requests are priced at
-    the table's higher tier. `is_batch`: the price of the provider's batch API, None where the table
-    has none.
+    Cached and written tokens are part of the input tokens, reasoning tokens part of the output
+    tokens; an unknown count of them is priced as none. Long requests are priced at the table's
+    higher tier. `is_batch`: the price of the provider's batch API, None where the table has none.
     """
     entry = _entry(model)
     if entry is not None and is_batch:
@@ -87,7 +84,7 @@ def cost_usd(
     if input_price is None or output_price is None:
         return None
     cached = min(usage.cached_tokens or 0, usage.input_tokens)
-    written = min(cache_write_tokens, usage.input_tokens - cached)
+    written = min(usage.cache_write_tokens or 0, usage.input_tokens - cached)
     reasoning = min(usage.reasoning_tokens or 0, usage.output_tokens)
     return (
         (usage.input_tokens - cached - written) * input_price
@@ -99,21 +96,74 @@ def cost_usd(
 
 
 def batch_cost_usd(
-    model: str,
-    usage: Usage,
-    cache_write_tokens: int = 0,
-    *,
-    profile: tuple[float, float] | None = None,
+    model: str, usage: Usage, *, profile: tuple[float, float] | None = None
 ) -> float | None:
     """The cost of `usage` in a provider batch: by the table's batch prices, else by those of the
     `profile`, in US dollars for a million tokens in and out; None where both are unknown.
     """
-    cost = cost_usd(model, usage, cache_write_tokens, is_batch=True)
+    cost = cost_usd(model, usage, is_batch=True)
     if cost is not None or profile is None:
         return cost
+    return profile_cost_usd(usage, profile)
+
+
+def profile_cost_usd(usage: Usage, profile: tuple[float, float]) -> float | None:
+    """The cost of `usage` at the prices of a profile, in US dollars for a million tokens in and
+    out. They have no price of cached tokens, which cost as the others.
+    """
     if usage.input_tokens is None or usage.output_tokens is None:
         return None
     return (usage.input_tokens * profile[0] + usage.output_tokens * profile[1]) / 1e6
+
+
+def priced(
+    model: str,
+    usage: Usage,
+    *,
+    profile: tuple[float, float] | None = None,
+    is_batch: bool = False,
+) -> Usage:
+    """`usage` with its cost, interactive or in a provider batch, and what a prompt cache saved of
+    it.
+    """
+
+    def cost_of(used: Usage) -> float | None:
+        if is_batch:
+            return batch_cost_usd(model, used, profile=profile)
+        if profile is not None:
+            return profile_cost_usd(used, profile)
+        return cost_usd(model, used)
+
+    cost = cost_of(usage)
+    saved: float | None = 0.0
+    if usage.cached_tokens or usage.cache_write_tokens:
+        uncached = cost_of(replace(usage, cached_tokens=0, cache_write_tokens=0))
+        saved = None if cost is None or uncached is None else uncached - cost
+    return replace(usage, cost_usd=cost, cache_saved_usd=saved)
+
+
+class CachePrices(NamedTuple):
+    """The prices of a provider's prompt cache, in US dollars for a token, and the least tokens that
+    it keeps; None where the table does not say.
+    """
+
+    uncached: float
+    read: float
+    written: float
+    min_tokens: int | None
+
+
+def cache_prices(model: str) -> CachePrices | None:
+    """None where the table has no price of reading from the cache."""
+    entry = _entry(model)
+    if entry is None:
+        return None
+    uncached = _price(entry, "input_cost_per_token", "")
+    read = _price(entry, "cache_read_input_token_cost", "")
+    if uncached is None or read is None:
+        return None
+    written = _price(entry, "cache_creation_input_token_cost", "", uncached)
+    return CachePrices(uncached, read, written, _count(entry, "prompt_cache_min_tokens"))
 
 
 def _batch_entry(entry: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -138,18 +138,19 @@ class Atomic(Task):
         return self.turns
 
     def doubts(self) -> Iterator[Doubt]:
-        if self.handler is None:
-            most = None
-        else:
-            most = self.handler.max_turns
         least = self.queries().least
-        if isinstance(most, int) and most < least:
+        handler = self.handler
+        if handler is not None and isinstance(handler.max_turns, int) and handler.max_turns < least:
             message = (
-                f"max_turns is {most}, and the conversation has {least} messages, each with "
-                "an answer"
+                f"max_turns is {handler.max_turns}, and the conversation has {least} messages, "
+                "each with an answer"
             )
             yield Doubt(
-                "error", "too-few-turns", message=message, hint="raise max_turns, or leave it out"
+                "error",
+                "too-few-turns",
+                message=message,
+                hint="raise max_turns, or leave it out",
+                span=handler.span,
             )
         if self.turns and self.instructions is None and self.turns[0].node is not None:
             message = "the first message of a conversation is a text"

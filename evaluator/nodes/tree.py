@@ -282,13 +282,14 @@ class Repeats:
 @dataclass(frozen=True, slots=True)
 class Doubt:
     """A finding about one task alone: an error, or a setting that is legal but probably a
-    mistake.
+    mistake. `span` is the element that it is about, if that is not the task's.
     """
 
     severity: Literal["error", "warning"]
     code: str
     message: str
     hint: str | None = None
+    span: Span | None = None
 
 
 @declared_by_name

@@ -227,7 +227,7 @@ def _inline(text: str) -> Schema:
 
 def _compile_document(document: dict[str, Any]) -> Schema:
     try:
-        key = marshal.dumps(document, 2)  # a quarter of the time that JSON takes
+        key = marshal.dumps(document)  # a quarter of the time that JSON takes
     except ValueError:  # a subclass of dict or str
         return _inline(json.dumps(document))
     known = _documents.get(key)

@@ -14,6 +14,7 @@ overflow.
 """
 
 _MAX_FAILURES = 100
+_BLANKS = " \t\r\n"
 
 
 class NotPlain(ValueError):
@@ -64,11 +65,11 @@ def read_strict(text: str) -> Any:
     reader.
     """
     try:
-        value, end = _scan(text, 0)
-        if end != len(text) and text[end:].strip(" \t\r\n"):
-            raise ValueError("text after the value")
-    except StopIteration:
-        value = _decoder.decode(text)
+        value, end = _scan(text, len(text) - len(text.lstrip(_BLANKS)))
+    except StopIteration as error:
+        raise ValueError("no value") from error
+    if end != len(text) and text[end:].strip(_BLANKS):
+        raise ValueError("text after the value")
     if text.count("[") + text.count("{") > MAX_DEPTH and too_deep(value):
         raise RecursionError
     return value
@@ -110,6 +111,7 @@ _STRINGS = r"""("(?:[^"\\]++|\\.)*+")|'((?:[^'\\]++|\\.)*+)'|“([^”]*+)”|Tr
 _FOREIGN = Pattern(_STRINGS)
 # With tuples, the brackets and commas too; without the comma after the only item of a tuple.
 _FOREIGN_WITH_TUPLES = Pattern(rf"{_STRINGS}|(,?[ \t\r\n]*+\)|\([ \t\r\n]*+\)|[(\[\]{{}},])")
+_FOREIGN_SIGNS = ("'", "“", "T", "F", "N", "(")
 _FIRST_SIZE = 500
 _LITERALS = {"True": "true", "False": "false", "None": "null"}
 _READ_PER_STEP = 16
@@ -264,7 +266,8 @@ class StrictScanner:
         literals, and the kinds of repair.
         """
         text = self.text
-        if self._failed[0] != start or text[self._failed[1] : self._failed[1] + 1] not in "'“TFN(":
+        failed_start, failed_at = self._failed
+        if failed_start != start or not text.startswith(_FOREIGN_SIGNS, failed_at):
             return None
         matched = start
         size = _FIRST_SIZE

@@ -52,6 +52,10 @@ class _Spent(Exception):
     """There are no steps left."""
 
 
+def _undecided(_value: Any) -> bool | None:
+    return None
+
+
 class BoundedValidator:
     """Checks values by one valid schema, in bounded time and without following references to other
     documents.
@@ -66,16 +70,10 @@ class BoundedValidator:
         # An empty registry: a reference to a remote schema is an error, not a request.
         registry: Any = Registry()
         self._validator = bounded(kind)(plain, registry=registry)
+        self.verdict = _undecided
+        """Whether a value fits, decided quickly; None if only `errors` can tell."""
         if is_newest:
-            self._fast = fast_check(plain, kind.VALIDATORS)
-        else:
-            self._fast = None
-
-    def verdict(self, value: Any) -> bool | None:
-        """Whether `value` fits, decided quickly; None if only `errors` can tell."""
-        if self._fast is None:
-            return None
-        return self._fast(value)
+            self.verdict = fast_check(plain, kind.VALIDATORS) or _undecided
 
     def errors(self, value: Any, most: int, watch: Watch) -> list[Any]:
         """At most `most` errors of a value that `verdict` does not find to fit, each a

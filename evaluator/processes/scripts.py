@@ -8,7 +8,7 @@ started is running.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Literal
@@ -115,7 +115,6 @@ async def run_script(
 
 
 TIMEOUT_S = 60.0
-_MAX_DONE = 1_000
 _QUESTION = "Run the scripts of this run without a sandbox, with all of your rights? [y/N]"
 
 
@@ -152,17 +151,6 @@ class SandboxTrials:
     def __init__(self) -> None:
         self.is_waived = False
         self._working: set[Sandbox] = set()
-        self._done: dict[tuple[int, tuple[Hashable, ...]], object] = {}
-
-    def are_done(self, user: object, *settings: Hashable) -> bool:
-        """Whether all sandboxes that `user` needs with these settings are known to work."""
-        return (id(user), settings) in self._done
-
-    def set_done(self, user: object, *settings: Hashable) -> None:
-        """Remembers that all sandboxes that `user` needs with these settings work."""
-        if len(self._done) >= _MAX_DONE:
-            self._done.clear()
-        self._done[id(user), settings] = user  # keeps its id from being used again
 
     async def check(
         self, sandbox: Sandbox, cwd: Path, ask: Callable[[str], Awaitable[str]] | None = None

@@ -109,19 +109,31 @@ class Decoded:
         pieces = self.find_pieces()
         place, begin, stop = _piece(pieces, start)
         is_copied = stop - begin == self._length(pieces, place)
-        first = begin + start - place if is_copied else begin
+        if is_copied:
+            first = begin + start - place
+        else:
+            first = begin
         place, begin, stop = _piece(pieces, end - 1)
         is_copied = stop - begin == self._length(pieces, place)
-        last = begin + end - place if is_copied else stop
+        if is_copied:
+            last = begin + end - place
+        else:
+            last = stop
         if self.to_line_end:
             line_end = _LINE_BREAK.search(source, last)
-            last = len(source) if line_end is None else line_end.start()
+            if line_end is None:
+                last = len(source)
+            else:
+                last = line_end.start()
         return first, last
 
     def _length(self, pieces: Sequence[tuple[int, int, int]], place: int) -> int:
         """The length in `text` of the piece that begins at `place`."""
         after = bisect_right(pieces, place, key=lambda piece: piece[0])
-        following = pieces[after][0] if after < len(pieces) else len(self.text)
+        if after < len(pieces):
+            following = pieces[after][0]
+        else:
+            following = len(self.text)
         return following - place
 
 
@@ -143,7 +155,9 @@ def _character(match: re.Match[str]) -> str:
     for name, base in (("unicode", 16), ("byte", 16), ("decimal", 10), ("hex", 16)):
         if groups[name]:
             number = int(groups[name], base)
-            return chr(number) if number <= 0x10FFFF else match[0]
+            if number <= 0x10FFFF:
+                return chr(number)
+            return match[0]
     return html.unescape(match[0])
 
 
@@ -175,12 +189,17 @@ def dumped_bytes(text: str, start: int, end: int) -> Iterator[Decoded]:
     commas; characters four columns apart (`od -c`).
     """
     breaks = list(_LINE_BREAK.finditer(text, 0, start))
-    begin = breaks[-1].end() if breaks else 0
+    begin = 0
+    if breaks:
+        begin = breaks[-1].end()
     dump: list[tuple[str, int, int]] = []
     characters: list[tuple[str, int, int]] = []
     while begin <= end:
         line_break = _LINE_BREAK.search(text, begin)
-        stop = len(text) if line_break is None else line_break.start()
+        if line_break is None:
+            stop = len(text)
+        else:
+            stop = line_break.start()
         line = _dump_line(text, begin, stop, form=_DUMP_LINE)
         if line is not None:
             dump += _bytes(text, *line.span("bytes"))

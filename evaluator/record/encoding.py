@@ -2,17 +2,33 @@
 
 Each function removes the secrets that `scrub` knows. Without it, `Encoded.text` has what may hold
 some: the journal looks through that once for all records that it writes together.
+
+A field of a record is a bullet with a short text, or a bullet and fenced blocks with a value.
+A fence's info string gives the payload's language and its length in bytes. Reading takes exactly
+that many bytes. The fence is one backtick longer than any run inside, for other readers of
+Markdown. Readable text is written unchanged. Any other value is written as JSON; texts of several
+lines in it are moved into separate blocks, each with its place:
+
+    - **Args**:
+    ```json 30
+    {"role":"user","content":"↓"}
+    ```
+    ```text 11 /content
+    two
+    lines
+    ```
 """
 
 from __future__ import annotations
 
 import hmac
+import re
 from functools import lru_cache
-from typing import Any, NamedTuple, get_args
+from json import encoder
+from typing import Any, NamedTuple, cast, get_args
 from zlib import crc32
 
 from evaluator.errors import UsageError
-from evaluator.record.payload import inline, json_field, text_field, value_field, without_fences
 from evaluator.record.steps import (
     FinalStatus,
     Header,
@@ -23,6 +39,7 @@ from evaluator.record.steps import (
     StepEnd,
     StepStart,
     Summary,
+    json_encoder,
 )
 
 RULE = b"\n---\n\n"
@@ -32,6 +49,23 @@ STATUS_HINTS: dict[RunStatus, bytes] = {
     status: b"- **Status**: " + status.ljust(_HINT_WIDTH).encode() + b"\n"
     for status in ("running", *get_args(FinalStatus))
 }
+
+
+_compact = json_encoder((", ", ": "), ascii_only=False)
+_ascii = json_encoder((", ", ": "), ascii_only=True)
+_quoted = encoder.encode_basestring
+
+# Control characters affect a terminal, \r is changed by editors, and surrogates have no UTF-8.
+_UNPLAIN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_POINTER = re.compile(r"(?:/[A-Za-z0-9_.-]+)*")
+_BACKTICKS = re.compile("`{3,}")
+_PLACE = re.compile(r"(```text [0-9]+ /[^ \n]*)\n")
+# Replaces a text that follows below; reading puts the text back.
+_BELOW = "↓"
+_LIFT_DEPTH = 4
+_LIFT_ITEMS = 256
+_PRETTY_KEYS = 16
+_INLINE_CHARS = 240
 
 
 class Chain(NamedTuple):
@@ -90,6 +124,171 @@ def _record(
     return Encoded(b"%b%b%b" % (lead, line, data), chain, text)
 
 
+def _is_plain(text: str) -> bool:
+    """Whether a person can read `text` as it is, and no editor or terminal changes it."""
+    # isprintable is several times faster than the expression and right for most texts.
+    return text.replace("\n", "").isprintable() or _UNPLAIN.search(text) is None
+
+
+def _inline(text: str) -> str:
+    """`text` on one line: unchanged where that can be read back, else as a JSON string."""
+    if text and text.isprintable() and text[0] not in '" ' and text[-1] != " ":
+        return text
+    return _ascii(text)
+
+
+def _text_field(label: str, text: str, scrub: Scrub | None = None) -> str:
+    """A bullet with a text, without the secrets that `scrub` knows: on its own line where it is
+    short and plain, else fenced.
+    """
+    if scrub is not None:
+        text = scrub.redact(text)
+    if (
+        len(text) <= _INLINE_CHARS
+        and text
+        and text.isprintable()
+        and text[0] not in '" '
+        and text[-1] != " "
+    ):
+        return f"- **{label}**: {text}\n"
+    return f"- **{label}**:\n{_block(text)}"
+
+
+class FixedValue:
+    """A JSON value that many records have: its field is encoded once."""
+
+    __slots__ = ("_fields", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self._fields: dict[str, str] = {}
+
+    def field(self, label: str, scrub: Scrub | None) -> str:
+        """As `_value_field`."""
+        if scrub is not None:
+            return _value_field(label, self.value, scrub)
+        field = self._fields.get(label)
+        if field is None:
+            field = self._fields[label] = _value_field(label, self.value)
+        return field
+
+
+def _value_field(label: str, value: Any, scrub: Scrub | None = None) -> str:
+    """A bullet and the blocks that contain `value` exactly, except the secrets that `scrub` knows.
+
+    Raises: UsageError, if it is neither JSON nor text.
+    """
+    if type(value) is FixedValue:
+        return value.field(label, scrub)
+    lifted: list[tuple[str, str]] = []
+    try:
+        if scrub is not None:
+            value = scrub.redact_value(value)
+        if type(value) is str:
+            return f"- **{label}**:\n{_block(value)}"
+        blocks = _json(value)
+        # A line end in a text is an escape in JSON: without one there is nothing to move.
+        if "\\n" in blocks:
+            blocks = _json(_lift(value, "", lifted=lifted, depth=_LIFT_DEPTH))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"{label} of a step is not a JSON value: {error}") from error
+    blocks = _fenced("json", blocks)
+    for pointer, text in lifted:
+        blocks += _fenced("text", text, suffix=" " + pointer)
+    return f"- **{label}**:\n{blocks}"
+
+
+def _json_field(label: str, value: Any, scrub: Scrub | None = None) -> str:
+    """A bullet with a small JSON value on its own line, without the secrets that `scrub` knows."""
+    try:
+        text = _ascii(value if scrub is None else scrub.redact_value(value))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"{label} is not a JSON value: {error}") from error
+    return f"- **{label}**: {text}\n"
+
+
+def _block(text: str) -> str:
+    if _is_plain(text):
+        return _fenced("text", text)
+    return _fenced("json", _json(text))
+
+
+def _fenced(language: str, payload: str, suffix: str = "") -> str:
+    fence = "```"
+    if fence in payload:
+        fence = "`" * (max(map(len, _BACKTICKS.findall(payload))) + 1)
+    if payload.isascii():
+        size = len(payload)
+    else:
+        size = len(payload.encode())
+    return f"{fence}{language} {size}{suffix}\n{payload}\n{fence}\n"
+
+
+def _json(value: Any) -> str:
+    """JSON that encodes to UTF-8; a small object gets a line for each key."""
+    text = ""
+    if type(value) is dict and 1 < len(members := cast("dict[Any, Any]", value)) <= _PRETTY_KEYS:
+        lines = [
+            f"  {_quoted(key)}: {_quoted(item) if type(item) is str else _compact(item)}"
+            for key, item in members.items()
+            if type(key) is str
+        ]
+        if len(lines) == len(members):
+            text = "{\n" + ",\n".join(lines) + "\n}"
+    text = text or _compact(value)
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return _ascii(value)
+    return text
+
+
+def _lift(value: Any, pointer: str, lifted: list[tuple[str, str]], depth: int) -> Any:
+    """`value` without its texts of several lines, which are added to `lifted`. Copies only what it
+    changes.
+    """
+    if type(value) is str:
+        if (
+            "\n" not in value
+            or not pointer
+            or not _is_plain(value)
+            or not _POINTER.fullmatch(pointer)
+        ):
+            return value
+        lifted.append((pointer, value))
+        return _BELOW
+    if depth == 0 or type(value) not in (dict, list):
+        return value
+    container = cast("dict[Any, Any] | list[Any]", value)
+    if len(container) > _LIFT_ITEMS:
+        return container
+    copy: Any = None
+    for key, item in container.items() if isinstance(container, dict) else enumerate(container):
+        kind = type(item)
+        if ("\n" not in item) if kind is str else (kind is not dict and kind is not list):
+            continue
+        # A key with a slash would read as two steps of a pointer.
+        if isinstance(container, dict) and (type(key) is not str or "/" in key):
+            continue
+        rest = _lift(item, f"{pointer}/{key}", lifted=lifted, depth=depth - 1)
+        if rest is not item:
+            if copy is None:
+                copy = container.copy()
+            copy[key] = rest
+    if copy is None:
+        return container
+    return copy
+
+
+def _without_fences(field: str) -> str:
+    """A field whose fences do not look as if a long word went on in the next line, as a secret
+    does that is broken into lines.
+    """
+    return _PLACE.sub("\\1\0", field)
+
+
 def encode_header(
     header: Header, scrub: Scrub | None = None, *, key: bytes | None = None
 ) -> tuple[Encoded, int]:
@@ -105,7 +304,7 @@ def encode_header(
 
 
 def _header_fields(header: Header) -> str:
-    parts = [f"- **Created**: {inline(header.created)}\n"]
+    parts = [f"- **Created**: {_inline(header.created)}\n"]
     for label, text in (
         ("Template", header.template),
         ("Template SHA-256", header.template_sha256),
@@ -113,7 +312,7 @@ def _header_fields(header: Header) -> str:
         ("Model", header.model),
     ):
         if text is not None:
-            parts.append(text_field(label, text))
+            parts.append(_text_field(label, text))
     if header.parent is not None:
         parts.append(f"- **Parent**: TASK-{header.parent}\n")
     if header.owner is not None:
@@ -127,11 +326,11 @@ def _header_values(header: Header, scrub: Scrub | None) -> str:
     if scrub is not None and header.parent is None:
         extra = {**extra, **_removed_secrets(header, scrub)}
     if extra:
-        text = value_field("Extra", extra, scrub=scrub)
+        text = _value_field("Extra", extra, scrub=scrub)
     if header.request:
-        text += text_field("Request", header.request, scrub=scrub)
+        text += _text_field("Request", header.request, scrub=scrub)
     if header.inputs:
-        text += value_field("Inputs", header.inputs, scrub=scrub)
+        text += _value_field("Inputs", header.inputs, scrub=scrub)
     return text
 
 
@@ -147,21 +346,20 @@ def _removed_secrets(header: Header, scrub: Scrub) -> dict[str, Any]:
     return removed
 
 
-@lru_cache(maxsize=4)
 def _owner_field(owner: Owner) -> str:
     text = f"pid {owner.pid}, started {owner.started}, boot {owner.boot_id}, host {owner.host}"
-    return f"- **Owner**: {inline(text)}\n"
+    return f"- **Owner**: {_inline(text)}\n"
 
 
 def encode_resumption(resumption: Resumption, chain: Chain, scrub: Scrub | None = None) -> Encoded:
     """The record that a process took over the run."""
-    body = f"\n- **At**: {inline(resumption.at)}\n"
+    body = f"\n- **At**: {_inline(resumption.at)}\n"
     if resumption.owner is not None:
         body += _owner_field(resumption.owner)
     if resumption.cut_bytes:
         body += f"- **Cut**: {resumption.cut_bytes} bytes\n"
     if resumption.allowed is not None:
-        body += text_field("Allowed", resumption.allowed, scrub=scrub)
+        body += _text_field("Allowed", resumption.allowed, scrub=scrub)
     return _record(RULE, "## Resumed ", kind="resume", number=0, body=body, chain=chain, text=body)
 
 
@@ -172,38 +370,43 @@ def encode_begin(
 
     Raises: UsageError, if a value in it is not JSON.
     """
-    name = start.name if scrub is None else scrub.redact(start.name)
+    if scrub is None:
+        name = start.name
+    else:
+        name = scrub.redact(start.name)
     args = _args_field(start, scrub)
-    retry = " (retry)" if start.attempt > 1 else ""
+    retry = ""
+    if start.attempt > 1:
+        retry = " (retry)"
     return _record(
         RULE,
-        f"## Step {number}{retry}: {inline(name)} ",
+        f"## Step {number}{retry}: {_inline(name)} ",
         kind="begin",
         number=number,
         body=_begin_fields(start) + args,
         chain=chain,
-        text=f"{name}\n{without_fences(args)}",
+        text=f"{name}\n{_without_fences(args)}",
     )
 
 
 def _begin_fields(start: StepStart) -> str:
     body = f"\n- **Attempt**: {start.attempt}/{start.max_attempts}\n"
     if start.started is not None:
-        body += f"- **Started**: {inline(start.started)}\n"
+        body += f"- **Started**: {_inline(start.started)}\n"
     if start.custom_id is not None:
-        body += f"- **Custom id**: {inline(start.custom_id)}\n"
+        body += f"- **Custom id**: {_inline(start.custom_id)}\n"
     if start.backoff_s is not None:
         body += f"- **Backoff**: {_milliseconds(start.backoff_s)}\n"
-    body += f"- **Kind**: {start.kind}\n- **Path**: {inline(start.path)}\n"
+    body += f"- **Kind**: {start.kind}\n- **Path**: {_inline(start.path)}\n"
     if start.fingerprint:
-        body += f"- **Fingerprint**: {inline(start.fingerprint)}\n"
+        body += f"- **Fingerprint**: {_inline(start.fingerprint)}\n"
     return body
 
 
 def _args_field(start: StepStart, scrub: Scrub | None) -> str:
     if start.args is None:
         return ""
-    return value_field("Args", start.args, scrub=scrub)
+    return _value_field("Args", start.args, scrub=scrub)
 
 
 def encode_end(
@@ -226,7 +429,7 @@ def encode_end(
         restate = scrub.redact(restate)
     return _record(
         RULE,
-        f"## Step {number} (result): {inline(restate)} ",
+        f"## Step {number} (result): {_inline(restate)} ",
         kind="end",
         number=number,
         body="\n" + body,
@@ -242,11 +445,14 @@ def encode_note(
 
     Raises: UsageError, if a value in it is not JSON.
     """
-    name = start.name if scrub is None else scrub.redact(start.name)
+    if scrub is None:
+        name = start.name
+    else:
+        name = scrub.redact(start.name)
     values = _args_field(start, scrub) + _end_body(end, scrub)
     return _record(
         RULE,
-        f"## Step {number}: {inline(name)} ",
+        f"## Step {number}: {_inline(name)} ",
         kind="note",
         number=number,
         body=_begin_fields(start) + values,
@@ -258,14 +464,16 @@ def encode_note(
 def _end_body(end: StepEnd, scrub: Scrub | None) -> str:
     body = ""
     if end.output is not None:
-        body = value_field("Output", end.output, scrub=scrub)
+        body = _value_field("Output", end.output, scrub=scrub)
     body += f"- **Duration**: {_milliseconds(end.duration_s)}\n- **Status**: {end.status}\n"
     if end.error is not None:
-        body += text_field("Reason" if end.status == "aborted" else "Error", end.error, scrub=scrub)
+        body += _text_field(
+            "Reason" if end.status == "aborted" else "Error", end.error, scrub=scrub
+        )
     if end.usage is not None:
-        body += json_field("Usage", end.usage, scrub=scrub)
+        body += _json_field("Usage", end.usage, scrub=scrub)
     if end.extra is not None:
-        body += value_field("Extra", end.extra, scrub=scrub)
+        body += _value_field("Extra", end.extra, scrub=scrub)
     return body
 
 
@@ -296,9 +504,9 @@ def _result_body(summary: Summary, content_of: int | None, scrub: Scrub | None) 
     if summary.result is None:
         return ""
     if content_of is None:
-        return "\n" + value_field("Result", summary.result, scrub=scrub)
+        return "\n" + _value_field("Result", summary.result, scrub=scrub)
     rest = {key: value for key, value in summary.result.items() if key != "content"}
-    return f"\n- **Content**: see step {content_of}\n{value_field('Result', rest, scrub=scrub)}"
+    return f"\n- **Content**: see step {content_of}\n{_value_field('Result', rest, scrub=scrub)}"
 
 
 def _summary_body(summary: Summary, scrub: Scrub | None) -> str:
@@ -312,13 +520,13 @@ def _summary_body(summary: Summary, scrub: Scrub | None) -> str:
         f"- **Final Status**: {summary.status}\n"
     )
     if summary.models:
-        body += json_field("Models", list(summary.models), scrub=scrub)
+        body += _json_field("Models", list(summary.models), scrub=scrub)
     if summary.reason is not None:
-        body += text_field(
+        body += _text_field(
             "Abort Reason" if summary.status == "aborted" else "Reason", summary.reason, scrub=scrub
         )
     if summary.usage is not None:
-        body += json_field("Usage", summary.usage, scrub=scrub)
+        body += _json_field("Usage", summary.usage, scrub=scrub)
     return body
 
 

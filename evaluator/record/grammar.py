@@ -26,7 +26,7 @@ from __future__ import annotations
 import hmac
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import field
 from typing import Any, cast, get_args
@@ -36,7 +36,6 @@ from evaluator.errors import CorruptRecord, RecordError
 from evaluator.files.trust import signing_key
 from evaluator.lazy_dataclass import dataclass
 from evaluator.record.encoding import RULE, STATUS_HINTS, Chain, record_signature
-from evaluator.record.payload import loads, read_fields, read_inline
 from evaluator.record.steps import (
     FORMAT_VERSION,
     EndStatus,
@@ -53,6 +52,97 @@ from evaluator.record.steps import (
     Summary,
     Tail,
 )
+
+_scan_json = cast("Callable[[str, int], tuple[Any, int]]", getattr(json.JSONDecoder(), "scan_once"))  # noqa: B009
+
+
+def _loads(text: str) -> Any:
+    """`json.loads` for JSON that this package wrote: without a mark or space around the value."""
+    try:
+        value, end = _scan_json(text, 0)
+    except StopIteration:
+        raise ValueError("a JSON value was expected") from None
+    if end != len(text):
+        raise ValueError("there is text after a JSON value")
+    return value
+
+
+_FENCE = re.compile(rb"(`{3,})(json|text) ([0-9]+)(?: ((?:/[A-Za-z0-9_.-]+)*))?\n")
+_FIELD = re.compile(rb"\n*- \*\*([A-Z][A-Za-z0-9 -]*)\*\*:(?: ([^\n]*))?\n")
+_BETWEEN = re.compile(rb"(?:\n|<!-- [^\n]*\n)*")
+
+
+def _read_inline(data: bytes) -> str:
+    text = data.decode()
+    if not text.startswith('"'):
+        return text
+    value = _loads(text)
+    if not isinstance(value, str):
+        raise ValueError("a quoted text was expected")
+    return value
+
+
+def _read_fields(data: bytes, start: int, end: int) -> dict[str, Any]:
+    """The fields written in `data[start:end]`, by label; short ones as text, fenced ones as their
+    value.
+
+    Raises: ValueError, if the bytes are anything else.
+    """
+    fields: dict[str, Any] = {}
+    at = start
+    while field := _FIELD.match(data, at, end):
+        label, line = field.groups()
+        if line is None:
+            fields[label.decode()], at = _read_blocks(data, field.end(), end=end)
+        else:
+            fields[label.decode()] = _read_inline(line)
+            at = field.end()
+    rest = _BETWEEN.match(data, at, end)
+    if rest is None or rest.end() != end:
+        raise ValueError("a field was expected")
+    return fields
+
+
+def _read_blocks(data: bytes, at: int, end: int) -> tuple[Any, int]:
+    value: Any = None
+    first = True
+    while fence := _FENCE.match(data, at, end):
+        marks, language, size, pointer = fence.groups()
+        begin = fence.end()
+        stop = begin + int(size)
+        at = stop + len(marks) + 2
+        if at > end or data[stop:at] != b"\n%b\n" % marks:
+            raise ValueError("a payload does not have the length that its fence gives")
+        text = data[begin:stop].decode()
+        if language == b"json":
+            item = _loads(text)
+        else:
+            item = text
+        if first:
+            value = item
+            first = False
+        else:
+            _put(value, (pointer or b"").decode(), item=item)
+    if first:
+        raise ValueError("a fenced payload was expected")
+    return value, at
+
+
+def _put(value: Any, pointer: str, item: Any) -> None:
+    """Puts a text that was moved out back at `pointer` of `value`."""
+    keys = pointer.split("/")[1:]
+    if not keys:
+        raise ValueError("a second payload without its place")
+    for key in keys[:-1]:
+        if isinstance(value, list):
+            value = value[int(key)]
+        else:
+            value = value[key]
+    if isinstance(value, list):
+        value[int(keys[-1])] = item
+    else:
+        value[keys[-1]] = item
+
 
 _TITLE = re.compile(
     rb"# TASK-([0-9]{1,18}) <!-- evaluator-task ([0-9]{1,4}) ([0-9]{1,12}) ([0-9a-f]{8}) "
@@ -202,7 +292,9 @@ def _scan(state: JournalState, data: bytes, steps: bool) -> None:
         size = len(data.rstrip(b"\0"))
     if size < len(data):
         state.tail = "torn"
-    key = signing_key(create=False) if steps else None
+    key = None
+    if steps:
+        key = signing_key(create=False)
     whole = _read_header(state, data, size=size, key=key)
     # An append whose data was not written leaves as many zeros as it had bytes, or the rest of a
     # disk block.
@@ -254,7 +346,7 @@ def _read_header(state: JournalState, data: bytes, size: int, key: bytes | None)
         raise _corrupt(state, data, at=body, message="the header has been changed")
     try:
         state.header = _header(
-            int(title[1]), int(title[2]), fields=read_fields(data, body, end=end)
+            int(title[1]), int(title[2]), fields=_read_fields(data, body, end=end)
         )
     except (ValueError, LookupError, TypeError) as error:
         raise _corrupt(
@@ -303,7 +395,7 @@ def _read_record(
     try:
         if steps or kind in (b"resume", b"summary"):
             _apply(
-                state, kind, number=int(number), name=name, fields=read_fields(data, body, end=end)
+                state, kind, number=int(number), name=name, fields=_read_fields(data, body, end=end)
             )
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise _corrupt(state, data, at=body, message=f"a record cannot be read: {error}") from error
@@ -325,10 +417,10 @@ def _apply(
 ) -> None:
     if kind == b"begin":
         state.open[number] = len(state.steps)
-        state.steps.append(Step(number, _start(read_inline(name), fields)))
+        state.steps.append(Step(number, _start(_read_inline(name), fields)))
         state.summary = state.result = None
     elif kind == b"note":
-        state.steps.append(Step(number, _start(read_inline(name), fields), _end(fields)))
+        state.steps.append(Step(number, _start(_read_inline(name), fields), _end(fields)))
     elif kind == b"end":
         index = state.open.pop(number)
         state.steps[index] = Step(number, state.steps[index].start, _end(fields))
@@ -447,7 +539,7 @@ def _summary(fields: dict[str, Any], result: Any) -> Summary:
 def _mapping(text: str | None) -> Mapping[str, Any] | None:
     if text is None:
         return None
-    return loads(text)
+    return _loads(text)
 
 
 def header_of(data: bytes, path: str = "<bytes>") -> Header | None:

@@ -242,7 +242,8 @@ class Journal:
             number = None
         if number is not None and number in self._open:
             raise UsageError(f"step {number} ({start.path}) has not ended; it cannot be retried")
-        number = self.steps + 1 if number is None else number
+        if number is None:
+            number = self.steps + 1
         self._add(partial(encode_begin, number, start))
         if number > self.steps:
             self.steps = number
@@ -263,7 +264,9 @@ class Journal:
         start = self._open.get(number)
         if start is None:
             raise UsageError(f"step {number} is not open")
-        restate = None if self._last == number else start.name
+        restate = None
+        if self._last != number:
+            restate = start.name
         self._add(partial(encode_end, number, end, restate=restate))
         del self._open[number]
         if end.status == "success":
@@ -425,7 +428,10 @@ class Journal:
 
     def _add(self, encode: Encode) -> None:
         """Raises: UsageError, if a value in it is not JSON."""
-        chain = self._pending[-1][1].chain if self._pending else self._chain
+        if self._pending:
+            chain = self._pending[-1][1].chain
+        else:
+            chain = self._chain
         self._pending.append((encode, encode(chain=chain)))
 
     def _count_model(self, start: StepStart) -> None:

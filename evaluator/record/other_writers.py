@@ -302,7 +302,9 @@ class _SectionReader:
         """The step in `section`; `attempts` counts those at each step so far."""
         number = int(match[1])
         is_retry = "retry" in (match[2] or "").casefold()
-        attempt = attempts.get(number, 0) + 1 if is_retry else 1
+        attempt = 1
+        if is_retry:
+            attempt = attempts.get(number, 0) + 1
         most = 1
         if item := section.take("attempt", "attempts"):
             parts = item.match(_ATTEMPT, "count")
@@ -427,7 +429,9 @@ def _header(top: _Section, extra: dict[str, Any]) -> Header:
             found = None
         else:
             found = _ID.fullmatch(str(item.value).strip())
-        number = 0 if found is None else int(found[1])
+        number = 0
+        if found is not None:
+            number = int(found[1])
         if found is not None:
             top.take("id")
     return Header(
@@ -483,7 +487,9 @@ def _summary(section: _Section, steps: list[Step]) -> Summary | None:
         total = item.match(_TOTAL, "count")
         count = int(total[1])
         retries = int(total[3] or 0)
-        planned = None if total[2] is None else int(total[2])
+        planned = None
+        if total[2] is not None:
+            planned = int(total[2])
     duration_s = section.take_seconds("total duration", "duration") or 0.0
     reason = section.take_text("abort reason", "reason", "error")
     return Summary(

@@ -199,6 +199,15 @@ class RecordedSteps:
             return None
         return last.end
 
+    def is_batch_answer(self, path: str) -> bool:
+        """Whether a provider batch answered the step at `path`, in a record of this user, and no
+        secret was removed from the answer.
+        """
+        last = self._last(path)
+        if last is None or last.start.custom_id is None or self.recording.unsigned is not None:
+            return False
+        return last.end is not None and "[redacted:" not in str(last.end.output)
+
     def duration_s(self) -> float:
         """The duration of the recorded run: its summary's, else the sum of its calls and
         scripts.

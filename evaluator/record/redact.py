@@ -219,7 +219,9 @@ class Redactor:
                     yield start, end, self._names[match[0]]
 
     def _dumped(self, text: str) -> Iterator[Decoded]:
-        at = 0 if self._longest else len(text)
+        at = 0
+        if not self._longest:
+            at = len(text)
         around = _DUMP_CHARS_PER_BYTE * self._longest
         while True:
             found = [

@@ -50,7 +50,9 @@ class Painter:
         self.colour = colour
 
     def paint(self, text: str, style: str) -> str:
-        code = _COLOURS.get(style) if self.colour else None
+        code = None
+        if self.colour:
+            code = _COLOURS.get(style)
         if code is None:
             return text
         return f"\x1b[{code}m{text}\x1b[0m"
@@ -194,7 +196,9 @@ class _Renderer(Painter):
         yield "  " + self.paint(" · ".join(fact for fact in facts if fact), "label")
         values: dict[str, Any] = {"args": start.args}
         if end is not None:
-            usage = _usage_text(end.usage) if end.usage else None
+            usage = None
+            if end.usage:
+                usage = _usage_text(end.usage)
             values |= {
                 "output": end.output,
                 "error": end.error,
@@ -276,7 +280,9 @@ def _resumption_text(resumption: Resumption) -> str:
         cut = f", {resumption.cut_bytes} bytes cut off its end"
     else:
         cut = ""
-    allowed = f", with {resumption.allowed} allowed" if resumption.allowed else ""
+    allowed = ""
+    if resumption.allowed:
+        allowed = f", with {resumption.allowed} allowed"
     return f"{resumption.at}{by}{cut}{allowed}"
 
 

@@ -17,7 +17,8 @@ from evaluator.errors import UsageError
 from evaluator.fields import After, Checked, Natural, accept
 from evaluator.lazy_dataclass import dataclass
 from evaluator.record.steps import RunStatus
-from evaluator.record.store import TaskStore, TaskSummary
+from evaluator.record.store import TaskStore
+from evaluator.record.task_folder import TaskSummary
 
 _AGE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([smhdw])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}

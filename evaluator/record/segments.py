@@ -214,7 +214,9 @@ class SegmentIndex:
 def _first_line(data: bytes) -> str:
     """The owner in the first frame, which is a comment in its last line."""
     found = re.search(rb"<!-- owner (.*) -->", data)
-    return "" if found is None else found[1].decode("utf-8", "replace")
+    if found is None:
+        return ""
+    return found[1].decode("utf-8", "replace")
 
 
 def _opened(path: Path) -> BinaryIO:

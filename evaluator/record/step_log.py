@@ -19,8 +19,8 @@ from typing import Any, TypeVarTuple
 
 from evaluator.errors import RecordError, StepChanged
 from evaluator.record.blobs import read_blob, write_blob
+from evaluator.record.encoding import FixedValue
 from evaluator.record.journal import Journal, now
-from evaluator.record.payload import FixedValue
 from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
 from evaluator.record.steps import (
     FixedPart,
@@ -97,6 +97,12 @@ class StepLog:
         if self.earlier is None:
             return None
         return self.earlier.batch_failure(path)
+
+    def is_batch_answer(self, path: str) -> bool:
+        """Whether the recorded answer of the step at `path` is one of a provider batch, as it was
+        received.
+        """
+        return self.earlier is not None and self.earlier.is_batch_answer(path)
 
     async def may_repeat(self, path: str) -> bool:
         """Whether a step with a side effect may run, although an earlier run may have had that

@@ -277,7 +277,10 @@ class Recording(JsonForm):
         `trust` it.
         """
         if self.unsigned is not None and not trust:
-            task = "the task file" if self.header is None else f"TASK-{self.header.task_id}"
+            if self.header is None:
+                task = "the task file"
+            else:
+                task = f"TASK-{self.header.task_id}"
             raise RecordError(
                 f"{task}: no program of yours wrote its {self.unsigned}; a task of somebody else "
                 "may name scripts and files, and its results may be false. Read it; to continue "

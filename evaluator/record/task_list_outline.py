@@ -337,8 +337,12 @@ def _sections(heads: Sequence[tuple[int, int, str]]) -> list[Section]:
     for place, (number, level, title) in enumerate(heads):
         while above and sections[above[-1]].level >= level:
             above.pop()
-        parent = above[-1] if above else None
-        role = None if parent is None else sections[parent].role
+        parent = None
+        if above:
+            parent = above[-1]
+        role = None
+        if parent is not None:
+            role = sections[parent].role
         if level > 1 and role is None:
             named = _ROLE.match(title)
         else:

@@ -351,7 +351,8 @@ class TaskLists:
 
     def _task(self, full: str, state: ListState, data: bytes, text: str | None = None) -> TaskList:
         version = hashlib.sha256(data).hexdigest()[:16]
-        text = data.decode("utf-8") if text is None else text
+        if text is None:
+            text = data.decode("utf-8")
         return TaskList(
             full,
             self._path(full, state),

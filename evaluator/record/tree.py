@@ -79,7 +79,9 @@ def read_tree(store: TaskStore, recording: Recording) -> TaskNode:
     else:
         parent = recording.header.parent
     seen = {number for number in (own, parent) if number is not None}
-    above = None if parent is None else _read(store, parent)
+    above = None
+    if parent is not None:
+        above = _read(store, parent)
     return TaskNode(
         own,
         recording,

@@ -162,7 +162,10 @@ def _replaced(text: str, old: str, new: str, path: str) -> str:
 
 def _lines_of(text: str, old: str) -> Iterator[int]:
     """The line numbers, counted from 1, at which each `old` begins."""
-    wanted = old if old in text else old.replace("\n", "\r\n")
+    if old in text:
+        wanted = old
+    else:
+        wanted = old.replace("\n", "\r\n")
     at = 0
     line = 1
     while (found := text.find(wanted, at)) >= 0:

@@ -328,11 +328,14 @@ def _read_docstring(text: str, names: frozenset[str], where: str) -> tuple[str, 
         entry = _ENTRY.match(stripped)
         if section is not None and stripped:
             section = section if indent > section else None
-            first = indent if first is None else first
+            if first is None:
+                first = indent
         if _SECTION.match(stripped) or (stripped == line and _OTHER_SECTION.match(stripped)):
             ended = True
             current = None
-            section = indent if _SECTION.match(stripped) else None
+            section = None
+            if _SECTION.match(stripped):
+                section = indent
             first = None
         elif entry and entry[1] in names:
             current = str(entry[1])

@@ -301,7 +301,8 @@ class FileAccess:
                 "searched"
             )
         wanted = parts_of(pattern)
-        wanted = wanted if "/" in pattern else ["**", *wanted]
+        if "/" not in pattern:
+            wanted = ["**", *wanted]
         for index, parts, descriptor in self.roots.open_each(path, FILE):
             try:
                 status = os.fstat(descriptor)

@@ -61,8 +61,10 @@ class SearchResult:
             "no match"
         ]
         counts = [f"{_files(self.searched)} searched"]
-        counts += [f"{_files(self.binary, 'binary ')} skipped"] if self.binary else []
-        counts += [f"{_files(self.refused)} skipped that may not be read"] if self.refused else []
+        if self.binary:
+            counts += [f"{_files(self.binary, 'binary ')} skipped"]
+        if self.refused:
+            counts += [f"{_files(self.refused)} skipped that may not be read"]
         notes = [", ".join(counts)]
         if self.full:
             if len(self.matches) == 1:

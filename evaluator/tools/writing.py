@@ -291,7 +291,10 @@ def _errno(error: ToolError) -> int | None:
 
 def _publish(target: _Target, path: str, data: bytes, *, create_only: bool) -> None:
     """Replaces the target by a new file, which keeps the target's permissions."""
-    mode = 0o666 if target.status is None else 0o600
+    if target.status is None:
+        mode = 0o666
+    else:
+        mode = 0o600
     try:
         with atomic_file(
             target.name,

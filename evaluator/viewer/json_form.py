@@ -35,6 +35,7 @@ SCRIPTS = (
     "parts.js",
     "plots.js",
     "numbers.js",
+    "decision.js",
     "matrix.js",
     "sample.js",
     "compare.js",

@@ -89,9 +89,41 @@ def label_some(
     return labels
 
 
+def asked_batch(folder: Path) -> Batch:
+    """60 results of a judge that was asked three times about each. 40 are labelled by one person,
+    one by two, and the label of one is stale.
+    """
+    judged_batch(folder, samples=0, total=60)
+    with BatchFolder.open(folder) as writer:
+        for place in range(60):
+            passed = place % 3 > 0
+            result = result_of(place, "wrong, and long" if place % 4 == 0 else "right", passed)
+            votes = {"judge 1": passed, "judge 2": passed, "judge 3": passed or place % 6 == 0}
+            metadata = {
+                "votes": votes,
+                "models": dict.fromkeys(votes, "some/model"),
+                "values": {name: float(vote) for name, vote in votes.items()},
+            }
+            score = Score(float(passed), passed, metadata=metadata)
+            writer.append(replace(result, scores={"judge": score}))
+    batch = open_batch(folder)
+    label_some(batch, 40, only=lambda result: result.place < 50)
+    twice, changed = [result for result in batch.results() if result.place >= 58]
+    append_labels(
+        folder,
+        [
+            label_of(twice),
+            label_of(twice, "bob", verdict=LabelVerdict.FAILED),
+            replace(label_of(changed), shown="of another text"),
+        ],
+    )
+    return batch
+
+
 def pair_batch(folder: Path, *, samples: int = 40, equal: int = 4) -> Batch:
     """Two variants: `large` is right everywhere, `small` in the first `equal` rows only."""
-    batch = judged_batch(folder, samples=0, cells=[_cell(CELL), _cell(LARGE)])
+    cells = [_cell(CELL), _cell(LARGE)]
+    batch = judged_batch(folder, samples=0, total=2 * samples, cells=cells)
     with BatchFolder.open(folder) as writer:
         for place in range(samples):
             small = result_of(place, "right" if place < equal else "wrong", True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,10 +14,12 @@ import pytest
 
 from evaluator import Evaluator
 from evaluator.batch import Decision, Design, LookResult, Stop, open_batch, run_batch
+from evaluator.batch.compare import compare
 from evaluator.batch.control import batch_status
 from evaluator.batch.export import export
 from evaluator.errors import ProviderError, RecordError, UsageError
 from evaluator.library import TemplateLibrary
+from evaluator.viewer import ReportBatch, write_report
 from tests.batch.conftest import QUIZ, Calls, Run, Scripted
 from tests.conftest import MakeEvaluator
 
@@ -37,6 +40,9 @@ def right_for(share: float, salt: int = 0) -> Any:
         return str(2 * number) if is_right else "wrong"
 
     return answer
+
+
+EARLY = {"detect": 0.2, "stop_early": True}
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +77,7 @@ def test_a_batch_stops_early_and_says_so_in_every_output(
     assert said in str(found) and said in found.summary.to_markdown()
     stored = json.loads((found.folder / "summary.json").read_text())
     assert stored["decision"]["looks"][-1]["verdict"] == "shown" and stored["complete"]
+    assert stored["decision"]["status"] == said and stored["decision"]["ahead"] == []
     assert batch_status(found.folder).reason == said
     assert batch_status(found.folder).state == "complete"
     export_all(found.folder, "junit", tmp_path / "out.xml")
@@ -83,14 +90,89 @@ def test_a_batch_stops_early_and_says_so_in_every_output(
     assert header["results"]["metadata"]["decision"]["status"] == said
     export_all(found.folder, "markdown", tmp_path / "out.md")
     assert said in (tmp_path / "out.md").read_text()
+    stopped = open_batch(found.folder)
+    write_report(tmp_path / "out.html", [ReportBatch(stopped.results(), stopped.manifest)])
+    assert said in (tmp_path / "out.html").read_text()
+    compared = compare(open_batch(baseline).results(), stopped.results())
+    assert any(f"side b {said}" in warning for warning in compared.warnings)
+
+
+def test_the_looks_ahead_have_the_boundaries_that_they_will_have(
+    run: Run, calls: Calls, baseline: Path
+) -> None:
+    calls.otherwise = right_for(0.82)
+    decision = run(rows_of(100), decide={**EARLY, "baseline": baseline}).summary.decision
+    assert decision is not None and len(decision.looks) > 1
+    before = replace(decision, looks=decision.looks[:1]).shown()
+    assert before["status"] == "look 1 of 5 taken: not decided yet"
+    assert [look["number"] for look in before["ahead"]] == [2, 3, 4, 5]
+    second = decision.looks[1]
+    assert before["ahead"][0]["rows"] == second.rows
+    assert before["ahead"][0]["efficacy"] == pytest.approx(second.efficacy)
+    assert before["ahead"][0]["futility"] == pytest.approx(second.futility)
+    race = Decision(Design("race", 5, rows=20, epochs=1, variants=3)).shown()
+    assert [look["efficacy"] for look in race["ahead"]] == [None] * 5
+    assert race["ahead"][-1]["rows"] == 20
+
+
+def test_a_batch_decides_by_the_values_of_a_score(run: Run, calls: Calls, tmp_path: Path) -> None:
+    def answer(prompt: str) -> str:
+        number = int(prompt.split()[-1].rstrip("?"))
+        return " ".join([str(2 * number), *["or"] * (number % 4)])
+
+    # Every answer fails `exact`; its F1 is 2 / (2 + n) with n words too many.
+    calls.otherwise = answer
+    decide = {
+        "detect": 0.2,
+        "measure": "f1",
+        "baseline": 0.3,
+        "stop_early": True,
+    }
+    scorers = ["exact", "f1"]
+    found = run(rows_of(100), scorers=scorers, decide=decide)
+    decision = found.summary.decision
+    assert decision is not None and decision.last is not None
+    assert decision.last.verdict == "shown" and decision.last.number < 5
+    assert decision.design.measure == "f1"
+    entries = {row.sample_id: row.scores["f1"].value or 0.0 for row in found.results()}
+    mean = sum(entries.values()) / len(entries)
+    assert decision.last.difference == pytest.approx(mean - 0.3)
+    first, look, *_ = decision.lines()
+    assert first.startswith("to show a difference of 0.2 in the mean of f1 to 0.3")
+    assert f"{mean - 0.3:+.3g}, |z|" in look and "points" not in look
+    # The values of an earlier batch are paired with those of the next one.
+    calls.otherwise = lambda prompt: answer(prompt) + " hm"
+    decide = {"detect": 0.1, "measure": "f1", "baseline": found.folder, "like": found.folder}
+    with pytest.raises(UsageError, match="the values of f1 do not vary"):
+        run(rows_of(100), scorers=scorers, decide=decide, output=tmp_path / "same")
+    del decide["like"]
+    after = run(rows_of(100), scorers=scorers, decide=decide, output=tmp_path / "after")
+    assert after.summary.decision is not None and after.summary.decision.last is not None
+    pairs = [(row.scores["f1"].value or 0.0) - entries[row.sample_id] for row in after.results()]
+    assert after.summary.decision.last.verdict == "shown"
+    assert after.summary.decision.last.difference == pytest.approx(sum(pairs) / len(pairs))
+
+
+@pytest.mark.parametrize(
+    ("decide", "why"),
+    [
+        ({"measure": "f1"}, "measure is the score that detect or race compares"),
+        ({"detect": 0.1, "baseline": 0.5, "measure": "f2"}, "no score 'f2'; the scores are"),
+        ({"detect": 1, "baseline": 3, "measure": "f1"}, "give like"),
+        ({"detect": 2, "baseline": 0.5}, "expected a difference of shares"),
+    ],
+)
+def test_a_measure_that_cannot_be_compared_is_refused(
+    run: Run, calls: Calls, decide: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(UsageError, match=why):
+        run(rows_of(10), scorers=["exact", "f1"], decide=decide)
+    assert not calls
 
 
 def export_all(folder: Path, kind: str, path: Path) -> None:
     batch = open_batch(folder)
     export(batch.results(), batch.manifest, kind, path, total=batch.totals)
-
-
-EARLY = {"detect": 0.2, "stop_early": True}
 
 
 def test_the_order_of_results_a_stop_and_a_resume_do_not_change_the_decision(

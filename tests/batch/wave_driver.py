@@ -1,27 +1,39 @@
 """Runs sessions of a batch with provider batches in children that are killed (SIGKILL) at a chosen effect or time.
 
-A `Driver` is one process that has imported everything, and forks a child for each session: a session then costs
+A `Driver` is one process that has run a session itself, and forks a child for each session: a session then costs
 hundredths of a second. `python tests/batch/wave_driver.py` is that process; it reads a command a line.
 """
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from tests.provider_server import ProviderServer
+
 ROOT = Path(__file__).parents[2]
+FORMATS = ("openai", "anthropic", "gemini", "mistral")
 OPENAI = """<handler name="p"><backend>openai_compatible</backend><model>openai/gpt-4o-mini</model>
 <base_url>{url}</base_url><limits max_output_tokens="50"/></handler>"""
-ANTHROPIC = """<handler name="p"><backend>litellm</backend><model>anthropic/claude-haiku-4-5</model>
-<base_url>{url}</base_url><limits max_output_tokens="50"/></handler>"""
+LITELLM = """<handler name="p"><backend>litellm</backend><model>{model}</model><base_url>{url}</base_url>
+{prices}<limits max_output_tokens="50"/></handler>"""
+ANTHROPIC = LITELLM.format(model="anthropic/claude-haiku-4-5", url="{url}", prices="")
+GEMINI = LITELLM.format(model="gemini/gemini-2.5-flash", url="{url}", prices="")
+MISTRAL = LITELLM.format(
+    model="mistral/mistral-small", url="{url}", prices='<prices input="0.05" output="0.15"/>'
+)
+PROFILES = {"openai": OPENAI, "anthropic": ANTHROPIC, "gemini": GEMINI, "mistral": MISTRAL}
 ONE = (
     '<task name="quiz" type="atomic"><description>Answer a quiz question</description>'
     '<inputs><input name="question" type="string" required="true">it</input></inputs>'
@@ -39,7 +51,7 @@ TWO = (
 def write_project(folder: Path, url: str, format: str, rows: int, template: str = ONE) -> None:
     """The files of a batch: rows r0, r1, … that ask `x`, `xx`, …; the right answer is the length."""
     (folder / "handlers").mkdir(parents=True)
-    profile = OPENAI if format == "openai" else ANTHROPIC
+    profile = PROFILES[format]
     url = url if format == "openai" else url.removesuffix("/v1")
     (folder / "handlers" / "p.xml").write_text(profile.format(url=url))
     (folder / "quiz.xml").write_text(template)
@@ -69,14 +81,14 @@ def load_library(template: str) -> Any:
 
 def run_session(folder: Path, **options: Any) -> Any:
     """One session of the batch in `folder`; it resumes an earlier one."""
-    from evaluator import Evaluator, run_batch_sync
+    from evaluator import Evaluator, run_batch
 
     output = folder / "batch"
     os.chdir(folder)
     library = load_library((folder / "quiz.xml").read_text())
     evaluator = Evaluator(library, handler="p", tasks_dir=None, trust=True)
     options = {"provider_batch": True, "wait": True, "scorers": ["exact"], **options}
-    return run_batch_sync(
+    work = run_batch(
         "quiz",
         "rows.jsonl",
         evaluator=evaluator,
@@ -85,6 +97,7 @@ def run_session(folder: Path, **options: Any) -> Any:
         display="none",
         **options,
     )
+    return asyncio.run(work)
 
 
 def _count_effects(kill_at: int | None, every: bool) -> list[str]:
@@ -156,10 +169,29 @@ def _child(command: dict[str, Any]) -> None:
     (Path(command["folder"]) / "result.json").write_text(json.dumps(found))
 
 
-def main() -> None:
-    from evaluator.batch import run, wave_log, waves  # noqa: F401
-    from evaluator.models import anthropic_batches, litellm_backend, openai_batches  # noqa: F401
+def _warm_up() -> None:
+    """Runs sessions in this process, so that children find everything imported and compiled."""
+    from evaluator.record import step_log
 
+    hurry()
+    with tempfile.TemporaryDirectory() as place, ProviderServer() as server:
+        for format in FORMATS:
+            folder = Path(place) / format
+            write_project(folder, server.url, format, 1)
+            run_session(folder)
+        os.chdir(ROOT)
+    # A child has no threads of this process.
+    step_log._disk_threads().shutdown()
+    step_log._disk_threads.cache_clear()
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread():
+            thread.join(30)
+    assert threading.active_count() == 1, threading.enumerate()
+    gc.freeze()
+
+
+def main() -> None:
+    _warm_up()
     for line in sys.stdin:
         command = json.loads(line)
         load_library((Path(command["folder"]) / "quiz.xml").read_text())

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,7 @@ def process(start: Any, environment: dict[str, str]) -> Run:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, environment: dict[str, str]) -> Iterator[Run]:
+def cli(tmp_path: Path, environment: dict[str, str]) -> Run:
     """`cli(*args, stdin=…, env=…, cwd=…)`: a command that runs in this process, in `tmp_path`, and its result.
 
     A process of its own takes half a second; tests of streams, signals and processes use `process` or `start`.
@@ -107,6 +107,8 @@ def cli(tmp_path: Path, environment: dict[str, str]) -> Iterator[Run]:
         with (
             contextlib.chdir(cwd),
             mock.patch.dict(os.environ, environment | (env or {}), clear=True),
+            # A batch freezes what there is: its process ends with it, and this one does not.
+            mock.patch.object(gc, "freeze"),
             mock.patch.multiple(sys, stdin=io.TextIOWrapper(io.BytesIO(stdin), "utf-8"), **streams),
             pytest.raises(SystemExit) as ended,
         ):
@@ -117,8 +119,7 @@ def cli(tmp_path: Path, environment: dict[str, str]) -> Iterator[Run]:
         assert "bug of evaluator" not in err, err
         return Ran(int(ended.value.code or 0), out, err)
 
-    yield run
-    gc.unfreeze()  # what a batch froze
+    return run
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def test_a_batch_is_submitted_shown_and_collected(
     )
     assert submitted.code == 6
     assert "submitted 4 calls of openai/gpt-4o-mini as batch_2, at most $0.000" in submitted.err
-    assert "waiting: 4 calls wait in 1 provider batches, at the latest until 20" in submitted.err
+    assert "waiting: 4 calls wait in 1 provider batch, at the latest until 20" in submitted.err
     assert "resume with: evaluator batch --resume b" in submitted.err
     status = cli("batch", "status", "b", cwd=project)
     assert (

@@ -184,7 +184,6 @@ def test_errors_for_people_go_to_standard_error(
         ["parse", "odd.txt", "--type", "text"],
         ["run", "--template", "summarise", "-i", "document=a", "--handler", "offline"],
         ["render", "summarise", "-i", "document={{ x }}"],
-        ["demo"],
     ],
     ids=" ".join,
 )

@@ -11,7 +11,7 @@ import pytest
 
 from evaluator import Evaluator, HandlerConfig, run_batch
 from evaluator.errors.results import TaskError
-from evaluator.interpreter import prepared
+from evaluator.interpreter import binding
 
 REDUCE = """
 <task name="add" type="reduce"><description>add</description>
@@ -36,13 +36,13 @@ PLAIN = """
 def decided(monkeypatch: pytest.MonkeyPatch) -> Counter[str | None]:
     """How often the context policy of each task was decided, by the name of the task."""
     counts: Counter[str | None] = Counter()
-    policy_of = prepared.policy_of
+    policy_of = binding.policy_of
 
     def count(task: Any, **options: Any) -> Any:
         counts[task.name] += 1
         return policy_of(task, **options)
 
-    monkeypatch.setattr(prepared, "policy_of", count)
+    monkeypatch.setattr(binding, "policy_of", count)
     return counts
 
 

@@ -12,7 +12,7 @@ from evaluator.cli.run import run as run_command
 from evaluator.errors.results import TaskError
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.failures import failure
-from evaluator.interpreter.frame import RunOptions
+from evaluator.interpreter.frame import Run, RunOptions
 
 # Options of a run that `evaluator run` does not have, each with the reason.
 NOT_ON_THE_COMMAND_LINE = {
@@ -66,8 +66,8 @@ def test_each_option_of_evaluate_and_of_evaluate_batch_reaches_the_run(
     assert list(given) == [field.name for field in fields(RunOptions)]
     options: list[RunOptions] = []
 
-    async def record_run(services: Any, spec: Any, **more: Any) -> TaskError:
-        options.append(more["options"])
+    async def record_run(run: Run) -> TaskError:
+        options.append(run.options)
         return failure("execution_halted", "not run")
 
     monkeypatch.setattr("evaluator.interpreter.runs.record_run", record_run)

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from crashes import cut, file_of, reading
 
-from evaluator import HandlerConfig, TaskStore, ToolError, tool
+from evaluator import HandlerConfig, SimulatedBackend, TaskStore, ToolError, tool
 from evaluator.handler import tool_runner
 from evaluator.handler.config import ToolGrant
-from evaluator.handler.conversation import SessionLog
-from evaluator.handler.tool_runner import ToolRunner
+from evaluator.handler.conversation import Session, SessionLog, plan_session
+from evaluator.handler.model_choice import ModelChoice
+from evaluator.handler.tool_runner import Tools, run_tools
 from evaluator.limits.budget import Budget
 from evaluator.models.backend import ToolCall
 from evaluator.record.step_log import StepLog
@@ -159,15 +160,14 @@ def test_by_default_a_call_is_made_four_times_with_waits_of_2_6_and_18_seconds(
         registry = ToolRegistry([flaky_tool([OSError("down")] * 9, calls, retryable=True)])
         store = TaskStore(tmp_path / "tasks")
         with store.create("work") as journal:
-            runner = ToolRunner(
-                registry,
-                ToolContext(FileAccess([])),
-                SessionLog(StepLog(journal)),
-                lambda _: None,
-                HandlerConfig().backoff_s,
-            )
-            [(message, _)] = await runner.run(
-                [ToolCall("1", "flaky", '{"place": "here"}')], 1, Budget("work")
+            choice = ModelChoice(SimulatedBackend(), "m", "m", "test")
+            plan = plan_session(HandlerConfig(), choice)
+            session = Session(plan, SessionLog(StepLog(journal)), Budget("work"))
+            session.turns = 1
+            [(message, _)] = await run_tools(
+                session,
+                Tools(registry, ToolContext(FileAccess([]))),
+                [ToolCall("1", "flaky", '{"place": "here"}')],
             )
         return message.content
 

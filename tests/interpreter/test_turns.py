@@ -186,8 +186,8 @@ def test_turns_count_in_bounds_and_limits(tmp_path: Path) -> None:
         (
             "<turns>\n<turn>a</turn><turn>b</turn></turns><handler max_turns='1'/>",
             "too-few-turns",
-            1,
-            1,
+            3,
+            37,
         ),
     ],
 )

@@ -52,7 +52,8 @@ class TableAnswer(Answer):
             "token_logprobs": [None, *map(math.log, chances[1:]), -1.0],
             "top_logprobs": [None, *likely[1:], {" more": -1.0}],
         }
-        choice = {"text": body["prompt"] + " more", "logprobs": logprobs, "finish_reason": "length"}
+        text = body["prompt"] + " more"
+        choice = {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": "length"}
         usage = {"prompt_tokens": len(tokens), "completion_tokens": 1}
         return json_reply({"model": "table", "choices": [choice], "usage": usage})
 

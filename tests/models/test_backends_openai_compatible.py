@@ -252,7 +252,7 @@ def test_a_count_that_no_call_can_have_is_invalid_and_not_silently_unknown(count
         {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}], "usage": usage}
     )
     assert response.usage.invalid() == ("output_tokens", "cached_tokens")
-    assert (response.usage.input_tokens, response.cache_write_tokens) == (3, None)
+    assert (response.usage.input_tokens, response.usage.cache_write_tokens) == (3, 0)
 
 
 @pytest.mark.parametrize(

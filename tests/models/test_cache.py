@@ -24,7 +24,7 @@ from evaluator.errors.results import Usage
 from evaluator.files.trust import signature
 from evaluator.models import cache_store
 from evaluator.models.attachments import Attachment
-from evaluator.models.backend import Message, ModelRequest, ToolCall, ToolSpec
+from evaluator.models.backend import CacheMark, Message, ModelRequest, ToolCall, ToolSpec
 from evaluator.models.cache import ResponseCache
 from evaluator.models.cache_store import CacheKey
 from evaluator.testing import LoopbackServer, json_reply
@@ -89,7 +89,6 @@ CHANGES = [
     ({"request": replace(ASKED, temperature=None)}, "temperature was 0.0 and is not set"),
     ({"request": replace(ASKED, seed=1)}, "seed was not set and is 1"),
     ({"request": replace(ASKED, max_output_tokens=9)}, "max_output_tokens was not set and is 9"),
-    ({"request": replace(ASKED, cache=True)}, "cache was not set and is True"),
     ({"tool_calling": "text"}, "tool_calling was not set and is text"),
     ({"request": replace(ASKED, tools=())}, "tools: none now"),
     ({"request": replace(ASKED, tools=(replace(TOOL, description="Sees."),))}, "tools: changed"),
@@ -103,6 +102,10 @@ CHANGES = [
     ({"request": changed_message(3, Message("user", "Q"))}, "message 3 differs"),
     ({"request": replace(ASKED, messages=(*ASKED.messages, Message("user", "more")))}, None),
 ]
+
+
+def test_marks_for_the_prompt_cache_of_a_provider_do_not_change_the_key():
+    assert of(replace(ASKED, cache_marks=(CacheMark(0, 3),))) == of()
 
 
 @pytest.mark.parametrize(("change", "words"), CHANGES)

@@ -204,13 +204,17 @@ def test_a_model_without_schema_support_is_called_without_a_schema(
 
 def test_a_profile_enables_native_output(tmp_path: Path) -> None:
     (tmp_path / "p.xml").write_text(
-        '<handler name="p" tool_calling="text"><output native="true"/><cache enabled="1"/></handler>'
+        '<handler name="p" tool_calling="text"><output native="true"/><prompt_cache>on</prompt_cache></handler>'
     )
     (tmp_path / "q.xml").write_text('<handler name="q"><output native="false"/></handler>')
     (tmp_path / "r.xml").write_text('<handler name="r" tool_calling="loud"/>')
     profiles = load_profiles(tmp_path)
     said = profiles["p"]
-    assert (said.native_output, said.cache, said.tool_calling) == (True, True, "text")
+    assert (said.native_output, said.prompt_cache, said.tool_calling) == (True, "on", "text")
     silent = profiles["q"]
-    assert (silent.native_output, silent.cache, silent.tool_calling) == (False, False, "native")
+    assert (silent.native_output, silent.prompt_cache, silent.tool_calling) == (
+        False,
+        "auto",
+        "native",
+    )
     assert "tool_calling" in profiles.broken["r"]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from evaluator.errors.results import Usage
 from evaluator.models import prices
+from evaluator.models.anthropic_batches import message_request
 from evaluator.models.attachments import Attachment
-from evaluator.models.backend import Message, ModelResponse, ToolCall
+from evaluator.models.backend import CacheMark, Message, ModelRequest, ModelResponse, ToolCall
 from evaluator.models.litellm_backend import LiteLLMBackend
 from evaluator.testing import (
     KEY,
@@ -42,6 +44,7 @@ TALK = (
     Message("assistant", "Its answer."),
     Message("user", "Look x up.", attachments=(IMAGE, PAPER)),
 )
+MARKS = (CacheMark(0, len("Be brief.")),)
 
 THOUGHT: dict[str, Any] = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
 HIDDEN: dict[str, Any] = {"type": "redacted_thinking", "data": "aGlkZGVu"}
@@ -180,7 +183,12 @@ def test_a_request_to_anthropic() -> None:
 
 def test_a_request_to_gemini() -> None:
     outcome, server = ask(
-        json_reply(gemini()), GEMINI, messages=TALK, tools=(TOOL,), max_output_tokens=99, cache=True
+        json_reply(gemini()),
+        GEMINI,
+        messages=TALK,
+        tools=(TOOL,),
+        max_output_tokens=99,
+        cache_marks=MARKS,
     )
     assert outcome.ok().content == "hello"
     assert (server.paths, server.posts) == (["/models/gemini-2.5-flash:generateContent"], 1)
@@ -197,21 +205,26 @@ def test_a_request_to_gemini() -> None:
     assert body["generationConfig"]["max_output_tokens"] == 99
 
 
-@pytest.mark.parametrize(
-    ("tools", "marked"), [((TOOL,), "Look x up."), ((), "Its answer.")], ids=["goes on", "one turn"]
-)
-def test_repeated_content_is_marked_for_anthropic(tools: tuple[Any, ...], marked: str) -> None:
-    outcome, _ = ask(claude(), CLAUDE, messages=TALK, tools=tools, cache=True)
+def test_the_marked_beginning_is_a_block_of_its_own_for_anthropic() -> None:
+    messages = (Message("system", "Be brief."), Message("user", "Rules:\nNone.\nAsk: x"))
+    marks = (CacheMark(1, len("Rules:\nNone.\n")),)
+    request = ModelRequest(CLAUDE, messages, cache_marks=marks)
+    body = ask(claude(), CLAUDE, messages=messages, cache_marks=marks)[0].body
     mark = {"cache_control": {"type": "ephemeral"}}
-    assert outcome.body["system"] == [{"type": "text", "text": "Be brief.", **mark}]
-    parts = [part for message in outcome.body["messages"] for part in message["content"]]
-    assert [part["text"] for part in parts if "cache_control" in part] == [marked]
+    assert body["system"] == [{"type": "text", "text": "Be brief."}]
+    assert body["messages"][0]["content"] == [
+        {"type": "text", "text": "Rules:\nNone.\n", **mark},
+        {"type": "text", "text": "Ask: x"},
+    ]
+    in_batch = message_request(request)
+    assert (in_batch["system"], in_batch["messages"]) == (body["system"], body["messages"])
 
 
 def test_a_tool_result_is_marked_for_anthropic() -> None:
     called = Message("assistant", "", (ToolCall("t1", "look_up", '{"word": "x"}'),))
     messages = (*TALK, called, Message("tool", "a letter", tool_call_id="t1"))
-    body = ask(claude(), CLAUDE, messages=messages, tools=(TOOL,), cache=True)[0].body
+    marks = (CacheMark(0, len("Be brief.")), CacheMark(len(messages) - 1, len("a letter")))
+    body = ask(claude(), CLAUDE, messages=messages, tools=(TOOL,), cache_marks=marks)[0].body
     assert body["messages"][-1]["content"][0]["cache_control"] == {"type": "ephemeral"}
     assert str(body).count("cache_control") == 2
 
@@ -228,8 +241,10 @@ def test_tokens_written_to_a_cache_cost_what_the_table_says(
     monkeypatch.setattr(prices, "_entry", {"m": entry}.get)
     usage = Usage(100, 0, 40, 0, None, 1)
     assert prices.cost_usd("m", usage) == pytest.approx(64.0)
-    assert prices.cost_usd("m", usage, 20) == pytest.approx(69.0)
-    assert prices.cost_usd("m", usage, 900) == pytest.approx(79.0)
+    written = replace(usage, cache_write_tokens=20)
+    assert prices.cost_usd("m", written) == pytest.approx(69.0)
+    assert prices.cost_usd("m", replace(usage, cache_write_tokens=900)) == pytest.approx(79.0)
+    assert prices.priced("m", written).cache_saved_usd == pytest.approx(100 - 69)
 
 
 def test_a_schema_reaches_both() -> None:
@@ -287,7 +302,7 @@ def test_anthropics_thinking_is_separate_and_is_sent_back_signed(stream: bool) -
     assert response.thinking == (THOUGHT, HIDDEN)
     usage = response.usage
     assert (usage.input_tokens, usage.output_tokens) == (155, 20)
-    assert (usage.cached_tokens, usage.reasoning_tokens, response.cache_write_tokens) == (
+    assert (usage.cached_tokens, usage.reasoning_tokens, usage.cache_write_tokens) == (
         100,
         4,
         50,

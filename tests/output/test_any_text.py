@@ -336,6 +336,16 @@ def test_the_work_is_bounded_by_the_length_of_the_text(
     assert all(scanner.steps > -100_000 for scanner in scanners)
 
 
+@pytest.mark.parametrize(("prefix", "count"), [("[", 20_000), ('["a",', 20_001), ("  [", 20_000)])
+def test_a_long_list_that_is_cut_off_is_kept(
+    prefix: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json.JSONDecoder, "raw_decode", pytest.fail)  # would scan it once more
+    parsed = parse_output(prefix + "[]," * 20_000)
+    assert len(parsed.value) == count
+    assert parsed.warnings == (MESSAGES["cut"],)
+
+
 def test_an_answer_after_many_hostile_places_is_still_found() -> None:
     for noise in ("{a ", "[x] ", "[1] ", "{}", "(`", '{"a" '):
         text = noise * 50_000 + '\n\n{"answer": 42}'

@@ -1,19 +1,21 @@
 """The process that forks one `evaluator` command for each fault; see `faults.c`, which it is started with.
 
 It reads jobs as lines of JSON (`argv`, `folder`, `out`, and the fault) and answers each with the exit code, negative for
-a signal, and the number of counted calls. It imports everything once, so that a command takes milliseconds.
+a signal, and the number of counted calls. It imports everything once and runs a job of `recovery_child.py`, its
+argument, so that a command takes milliseconds.
 """
 
 from __future__ import annotations
 
 import ctypes
-import gc
 import importlib
 import json
 import os
 import sys
 from functools import partial
 from typing import Any
+
+from recovery_child import warm
 
 from evaluator import TemplateLibrary
 
@@ -68,7 +70,7 @@ def main() -> None:
         importlib.import_module(name)
     # Loading the shipped templates would take two thirds of the time of a command.
     TemplateLibrary.load = partial(TemplateLibrary.load, shipped=False)  # pyright: ignore[reportAttributeAccessIssue]
-    gc.freeze()
+    warm(json.loads(sys.argv[1]))
     commands, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for line in commands:

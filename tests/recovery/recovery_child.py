@@ -1,7 +1,8 @@
-"""The process that forks one process for each evaluation that is killed, after it has imported everything.
+"""The process that forks one process for each evaluation that is killed, after it has run one itself.
 
 It reads commands as lines of JSON and answers each with a line of the same `id`: `start` forks processes that begin at
-the same moment and returns their ids, `wait` returns how one ended. It has no thread or event loop of its own.
+the same moment and returns their ids, `wait` returns how one ended. It has no thread or event loop of its own. Its
+argument is a job that it runs itself first.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import builtins
 import contextlib
 import errno
 import gc
-import importlib
 import json
 import os
 import resource
 import signal
 import sys
+import threading
 from asyncio.selector_events import _SelectorSocketTransport
 from collections.abc import Callable
 from pathlib import Path
@@ -26,9 +27,7 @@ from recovery_cases import BY_NAME, MODEL, Case
 
 from evaluator import Evaluator, HandlerConfig, TemplateLibrary, ToolError, disk, tool
 from evaluator.interpreter import generated
-from evaluator.models import prices
 from evaluator.record import recorded_steps
-from evaluator.record.redact import Redactor
 
 _libraries: dict[str, TemplateLibrary] = {}
 
@@ -310,8 +309,6 @@ def _child(job: dict[str, Any], go: int) -> None:
             resource.setrlimit(
                 resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
             )
-        if job.get("modules"):
-            said["modules"] = sorted(sys.modules)
         with builtins.open(job["out"], "w") as file:
             json.dump(said, file)
         code = 0
@@ -338,12 +335,17 @@ def _start(jobs: list[dict[str, Any]]) -> list[int]:
     return pids
 
 
-def _read_tables() -> None:
-    """What is read once a process, and would else be read by each of thousands."""
-    prices.context_window(MODEL)
-    Redactor.from_environment()
+def warm(job: dict[str, Any]) -> None:
+    """Runs `job` here: what a process imports, reads and compiles once would else be done by each of thousands."""
+    library_of(BY_NAME[job["case"]], job["folder"])
+    asyncio.run(_evaluate(job, Effects(f"{job['folder']}/tasks", None, None, lambda: None)))
     for name in ("decompose", "extract_inputs"):
         generated._shipped(name)
+    assert threading.active_count() == 1, "a process with threads is not forked"
+    gc.collect()
+    gc.freeze()
+    # The children are short: collecting in them would copy the pages that they share.
+    gc.disable()
 
 
 def main() -> None:
@@ -351,6 +353,7 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
+    warm(json.loads(sys.argv[1]))
     for line in commands:
         command = json.loads(line)
         said: Any = None
@@ -360,16 +363,6 @@ def main() -> None:
             said = _start(command["jobs"])
         elif command["do"] == "wait":
             said = os.waitstatus_to_exitcode(os.waitpid(command["pid"], 0)[1])
-        elif command["do"] == "import":
-            for name in command["modules"]:
-                # Some register names of their own that cannot be imported.
-                with contextlib.suppress(ImportError):
-                    importlib.import_module(name)
-            _read_tables()
-            gc.collect()
-            gc.freeze()
-            # The children are short: collecting in them would copy the pages that they share.
-            gc.disable()
         answers.write(json.dumps({"id": command["id"], "result": said}).encode() + b"\n")
 
 

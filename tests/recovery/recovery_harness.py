@@ -114,33 +114,26 @@ class ModelServer:
 
 
 class Zygote:
-    """The process that forks one process for each evaluation.
+    """The process that runs the job `first` itself, and then forks one process for each evaluation.
 
     Each request has an id, which its answer repeats: a late answer to a request that was given up is skipped. After
     a request that failed, the next one gets a fresh process.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first: dict[str, Any]) -> None:
+        self._first = json.dumps(first)
         self._process: subprocess.Popen[bytes] | None = None
         self._ids = count(1)
-        self._modules: list[str] = []
-
-    def preload(self, modules: list[str]) -> None:
-        """Imports what an evaluation needs once, before the processes are forked."""
-        self._modules = modules
-        self.ask(do="import", modules=modules)
 
     def ask(self, **command: Any) -> Any:
         try:
             if self._process is None:
                 self._process = subprocess.Popen(
-                    [sys.executable, str(HERE / "recovery_child.py")],
+                    [sys.executable, str(HERE / "recovery_child.py"), self._first],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     start_new_session=True,
                 )
-                if self._modules:
-                    self._exchange(self._process, {"do": "import", "modules": self._modules})
             return self._exchange(self._process, command)
         except BaseException:
             # Also where the test ran out of time: what the process answers later is for nobody.
@@ -242,12 +235,7 @@ class Lab:
 
     def __enter__(self) -> Self:
         self.server = ModelServer().__enter__()
-        self.zygote = Zygote()
-        warm = self.place(BY_NAME["composite"])
-        said = warm.do(modules=True)
-        assert said is not None
-        self.zygote.preload(said["modules"])
-        warm.remove()
+        self.zygote = Zygote(self.place(BY_NAME["composite"]).job())
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""The process that forks one process for each session of a batch that is killed.
+"""The process that forks one process for each session of a batch that is killed, after it has run one itself.
 
 It reads jobs as lines of JSON and answers each with the exit code, negative for a signal.
 """
@@ -10,6 +10,8 @@ import gc
 import json
 import os
 import sys
+import tempfile
+import threading
 import traceback
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,6 @@ from recovery_child import Effects
 from evaluator import Evaluator, SimulatedBackend, TemplateLibrary, disk, run_batch
 from evaluator.batch import open_batch
 from evaluator.errors import ProviderError, RecordError
-from evaluator.models import prices
-from evaluator.record.redact import Redactor
 from evaluator.record.store import TaskStore
 
 LIBRARY = """<library>
@@ -138,9 +138,14 @@ def session(job: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    prices.context_window("simulated/x")
-    Redactor.from_environment()
+    with tempfile.TemporaryDirectory() as folder:
+        # What a process imports, reads and compiles once would else be done by each of hundreds.
+        asyncio.run(batch(folder, resume=False, sync="off"))
+    assert threading.active_count() == 1, "a process with threads is not forked"
+    gc.collect()
     gc.freeze()
+    # The children are short: collecting in them would copy the pages that they share.
+    gc.disable()
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     for line in sys.stdin.buffer:

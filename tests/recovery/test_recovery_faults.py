@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import pytest
-from recovery_cases import Case
-from recovery_harness import ModelServer, recordings, root_of, shared_memory, snapshot
+from recovery_cases import COMPOSITE, Case
+from recovery_harness import Lab, ModelServer, recordings, root_of, shared_memory, snapshot
 
 from evaluator.batch import open_batch
 from evaluator.record import grammar
@@ -72,12 +72,12 @@ class Ended:
 class Commands:
     """The forking process, started with the preload library."""
 
-    def __init__(self, library: Path) -> None:
+    def __init__(self, library: Path, first: dict[str, Any]) -> None:
         environment = {
             name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ
         }
         self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "faults_child.py")],
+            [sys.executable, str(HERE / "faults_child.py"), json.dumps(first)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment | {"LD_PRELOAD": str(library)},
@@ -114,7 +114,7 @@ class Commands:
 
 
 @pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+def commands(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     compiler = shutil.which("cc")
     if compiler is None or not sys.platform.startswith("linux"):
         pytest.skip("needs a C compiler (cc) and Linux: faults are injected by a preload library")
@@ -130,7 +130,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
         "-ldl",
     ]
     subprocess.run(built, check=True)
-    with Commands(library) as made:
+    with Commands(library, lab.place(COMPOSITE).job()) as made:
         yield made
 
 

@@ -66,7 +66,8 @@ class Page:
         self._session: str | None = None
         self._last = 0
         self._answers: dict[int, asyncio.Future[Any]] = {}
-        self._loaded = asyncio.Event()
+        self._document: str | None = None
+        self._loaded = asyncio.Condition()
         self.requests: list[str] = []
         self.problems: list[str] = []
 
@@ -89,8 +90,10 @@ class Page:
                         answer.set_exception(RuntimeError(str(data["error"])))
                     else:
                         answer.set_result(data["result"])
-                case "Page.loadEventFired":
-                    self._loaded.set()
+                case "Page.lifecycleEvent" if data["params"]["name"] == "load":
+                    async with self._loaded:
+                        self._document = data["params"]["loaderId"]
+                        self._loaded.notify_all()
                 case "Network.requestWillBeSent":
                     self.requests.append(data["params"]["request"]["url"])
                 case "Runtime.exceptionThrown" | "Log.entryAdded":
@@ -106,6 +109,7 @@ class Page:
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             await self.send(f"{domain}.enable")
+        await self.send("Page.setLifecycleEventsEnabled", enabled=True)
 
     async def open(self, path: Path, *, width: int = 1280, height: int = 900) -> None:
         """Opens a report and returns once it has built itself."""
@@ -113,16 +117,17 @@ class Page:
         await opened(self, path.as_uri())
 
     async def visit(self, address: str) -> None:
-        """Opens an address and returns once it is loaded."""
-        self._loaded.clear()
-        await self.send("Page.navigate", url=address)
-        await self._loaded.wait()
+        """Opens an address and returns once this document, and no earlier one, is loaded."""
+        wanted = (await self.send("Page.navigate", url=address))["loaderId"]
+        async with self._loaded:
+            await self._loaded.wait_for(lambda: self._document == wanted)
 
     async def follow(self, key: str) -> None:
         """Presses a key that leads to another page, and returns once that is drawn."""
-        self._loaded.clear()
+        earlier = self._document
         await self.press(key)
-        await self._loaded.wait()
+        async with self._loaded:
+            await self._loaded.wait_for(lambda: self._document != earlier)
         await self.run(becomes("document.documentElement.dataset.ready"))
 
     async def resize(self, width: int, height: int = 900) -> None:

@@ -18,8 +18,9 @@ from evaluator.batch.records import Score
 from evaluator.batch.summary import summarise
 from evaluator.viewer import ReportBatch, compare_batches, write_report
 from tests.batch.export.results import EACH, FAILED, HOSTILE, hostile, many, result
+from tests.batch.labelled import asked_batch
 from tests.viewer.batches import write_batch
-from tests.viewer.browser import Page, find_chromium, running, tab
+from tests.viewer.browser import Page, find_chromium, opened, running, tab
 from tests.viewer.test_report_file import write_tasks
 
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason="needs chromium on the PATH")
@@ -262,7 +263,7 @@ def test_columns_are_chosen_and_moved_and_a_link_opens_exactly_this(
         assert await page.run(heads) == chosen
         address = await page.run("location.href")
         await page.visit("about:blank")
-        await page.visit(address)
+        await opened(page, address)
         assert await page.run(heads) == chosen
 
     with_page(steps)
@@ -699,3 +700,36 @@ def test_the_reason_is_that_of_the_scorer_that_decided(with_page: Any, tmp_path:
         )
 
     assert with_page(steps) == ["b: wrong", "b: no idea", "b: it crashed", None]
+
+
+def test_what_is_known_of_a_judge_is_shown_with_its_intervals(
+    with_page: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "r.html"
+    batch = asked_batch(tmp_path / "quiz")
+    summary = batch.summarise()
+    write_report(path, [ReportBatch(batch.results(), batch.manifest, summary.to_dict())])
+
+    async def steps(page: Page) -> Any:
+        await page.open(path)
+        read = '(name) => [...document.querySelectorAll(`[aria-label="${name}"] tbody tr`)].map((row) => [...row.cells].map((cell) => cell.textContent))'
+        names = [
+            "Corrected by labels of people",
+            "Judges against labels",
+            "Bias of judges",
+            "Stability of verdicts",
+        ]
+        return await page.run(f"{json.dumps(names)}.map({read})")
+
+    corrected, rates, (bias,), (stable,) = with_page(steps)
+    (group,) = summary.groups
+    found = group.calibrations["judge"]
+    assert [row[0] for row in corrected] == ["judge"]
+    assert "66.7 %" in corrected[0] and "41 of 60" in corrected[0]
+    assert rates[0][0] == "judge: passes what people pass (sensitivity)"
+    mean = found.rates.sensitivity.mean
+    assert mean is not None and rates[0][1] == f"{100 * mean:.1f} %"
+    assert rates[2][1] == f"{found.rates.kappa.value:.3g}".replace("-", "−")
+    assert bias[0] == "judge, by length" and bias[1] == "longer than 5 characters"
+    assert stable[:6] == ["judge", "60 of 60", "3", "11.1 %", "11.1 %", "–"]
+    assert stable[-1].startswith("± ") and stable[-1].endswith(" points")

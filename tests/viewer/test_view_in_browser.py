@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestServer
 
+from evaluator import ModelRequest, ModelResponse, SimulatedBackend, run_batch
+from evaluator.batch import BatchLimits
 from evaluator.batch.control import ControlLog
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.labels import append_labels
@@ -22,8 +24,10 @@ from evaluator.queue import TaskQueue
 from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
 from evaluator.viewer.server import background, make_app, progress, state
+from tests.batch.conftest import QUIZ
 from tests.batch.export.results import EACH, FAILED, HOSTILE, PASSED, hostile, result
 from tests.batch.labelled import label_of
+from tests.conftest import MakeEvaluator
 from tests.viewer.batches import append, numbered, write_batch
 from tests.viewer.browser import (
     WIDE,
@@ -523,3 +527,65 @@ def test_the_prompt_follows_what_is_typed(browse: Any, tmp_path: Path) -> None:
 
     browse(steps)
     assert not re.search("tasks", "".join(each.name for each in tmp_path.iterdir()))
+
+
+class GatedBackend(SimulatedBackend):
+    """Answers a call when `gate` lets it through; every second answer is right."""
+
+    def __init__(self) -> None:
+        super().__init__(script=lambda request: str(int(request.messages[-1].content[-3]) % 2))
+        self.gate = asyncio.Semaphore(0)
+
+    async def complete(self, request: ModelRequest, *rest: Any, **named: Any) -> ModelResponse:
+        await self.gate.acquire()
+        return await super().complete(request, *rest, **named)
+
+
+def test_the_looks_of_a_running_batch_are_shown_with_their_boundaries(
+    browse: Any, make_evaluator: MakeEvaluator, tmp_path: Path
+) -> None:
+    rows = [{"id": f"r{n}", "question": f"{n} ?", "target": "1"} for n in range(40)]
+    look = "[...document.querySelectorAll('[aria-label=\"Looks\"] tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent))"
+    status = "document.querySelector('#decision [role=status]')"
+
+    async def steps(page: Page, address: str) -> Any:
+        backend = GatedBackend()
+        evaluator = make_evaluator(QUIZ, backend=backend)
+        session = asyncio.create_task(
+            run_batch(
+                "quiz",
+                rows,
+                evaluator=evaluator,
+                scorers=["exact"],
+                output=tmp_path / "b",
+                limits=BatchLimits(concurrency=2),
+                decide={"detect": 0.3, "baseline": 0.5, "stop_early": True},
+            )
+        )
+        first: list[str] = []
+        while not first:
+            await opened(page, f"{address}/batches")
+            first = await links(page, "/batch/")
+        await opened(page, first[0])
+        planned = await page.run(look)
+        for _ in range(int(planned[0][1].partition(" of ")[0])):
+            backend.gate.release()
+        shows = f"{status} && {status}.innerText.startsWith"
+        await page.run(becomes(f"{shows}('Look 1 of 5 taken: not decided yet.')"))
+        taken = await page.run(look)
+        for _ in range(100):
+            backend.gate.release()
+        await page.run(becomes(f"{shows}('Stopped at look ')"))
+        plot = "document.querySelectorAll('#decision svg.looks .point').length"
+        return planned, taken, await page.run(look), await page.run(plot), await session
+
+    planned, taken, decided, points, found = browse(steps)
+    decision = found.summary.decision
+    assert [row[0] for row in planned] == [f"{number} of 5" for number in range(1, 6)]
+    assert [row[-1] for row in planned] == ["ahead"] * 5
+    assert [row[-1] for row in taken] == ["continue", *["ahead"] * 4]
+    stops = [float(row[5]) for row in taken]
+    assert stops == sorted(stops, reverse=True) and stops[-1] > 1.96
+    assert len(decided) == len(decision.looks) == points < 5
+    assert decided[-1][-1] == decision.last.verdict == "futile"
+    assert decided[-1][4] == f"{abs(decision.last.z):.2f}"

@@ -8,8 +8,8 @@ from evaluator.batch.calibration import Cell, Grouping, JudgedResults, judge_cel
 from evaluator.batch.labels import CurrentLabels, read_labels
 from evaluator.batch.reading import Batch
 from evaluator.batch.statistics import PairedDifference, corrected_difference
-from evaluator.batch.summary.calibrated import CorrectedShare
-from evaluator.batch.summary.tables import UNKNOWN, Table, number, percent, percent_interval
+from evaluator.batch.summary.calibrated import CORRECTED_HEAD, CorrectedShare, corrected_row
+from evaluator.batch.summary.tables import UNKNOWN, Table, number
 from evaluator.fields import JsonForm
 from evaluator.lazy_dataclass import dataclass
 
@@ -84,16 +84,7 @@ def _compared(scorer: str, a: JudgedResults, b: JudgedResults) -> CorrectedCompa
 def corrected_tables(found: Iterable[CorrectedComparison]) -> Iterator[Table]:
     """The shares of both sides and their difference, for each scorer."""
     for one in found:
-        rows = [
-            [
-                name,
-                percent(share.judge.mean),
-                percent(share.corrected.mean),
-                percent_interval(share.corrected),
-                f"{share.labels:,} of {share.of:,}",
-            ]
-            for name, share in (("a", one.a), ("b", one.b))
-        ]
+        rows = [corrected_row(name, share) for name, share in (("a", one.a), ("b", one.b))]
         difference = one.difference
         lines: list[str] = []
         if difference.mean is not None:
@@ -105,7 +96,7 @@ def corrected_tables(found: Iterable[CorrectedComparison]) -> Iterator[Table]:
             lines.append(one.missing)
         yield Table(
             f"Corrected by labels: {one.scorer}",
-            ["side", "judge says", "corrected", "interval", "labels"],
+            ["side", *CORRECTED_HEAD[1:]],
             rows=rows,
             lines=lines,
         )

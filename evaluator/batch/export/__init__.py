@@ -1,8 +1,8 @@
 """Exports a batch's results to other formats, with one function in EXPORTERS for each format.
 
 `csv`, `jsonl`, `parquet` and `junit` hold a bounded number of results in memory; `markdown` and
-`inspect` also count them (see `summarise`), and `inspect` holds an archive's table of contents.
-Each reads the results once, in their order.
+`inspect` also count them (see `summarise`) where no summary is given, and `inspect` holds an
+archive's table of contents. Each reads the results once, in their order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from evaluator.batch.export.inspect import write_inspect
 from evaluator.batch.export.junit import write_junit
 from evaluator.batch.export.markdown import write_markdown
-from evaluator.batch.export.output_path import About, Metrics, Total
+from evaluator.batch.export.output_path import About, Total
 from evaluator.batch.export.result_table import (
     to_pandas,
     to_polars,
@@ -22,7 +22,9 @@ from evaluator.batch.export.result_table import (
     write_jsonl,
     write_parquet,
 )
+from evaluator.batch.labels import CurrentLabels
 from evaluator.batch.records import SampleResult
+from evaluator.batch.summary import BatchSummary
 from evaluator.errors import UsageError
 from evaluator.errors.messages import did_you_mean, listed
 
@@ -38,6 +40,9 @@ EXPORTERS: dict[str, Exporter] = {
     "parquet": write_parquet,
 }
 
+SUMMARISED = ("inspect", "junit", "markdown")
+"""Formats that have numbers of the whole batch."""
+
 
 def export(
     results: Iterable[SampleResult],
@@ -46,14 +51,16 @@ def export(
     path: str | Path,
     *,
     total: Total = None,
-    metrics: Metrics | None = None,
+    summary: BatchSummary | None = None,
+    labels: CurrentLabels | None = None,
 ) -> list[Path]:
     """Writes `results` to `path`, completely or not at all; an existing file is replaced.
 
     `format` is a name in EXPORTERS. `total` is the number of results that there will be (see
     `summarise`): `markdown` counts pending ones, and `junit` has an error for them, and for a batch
-    that its manifest calls unfinished. `metrics`, by template and variant (`Batch.metrics_of`), are
-    in `markdown` and `junit`.
+    that its manifest calls unfinished. `summary` (`Batch.summarise`) has metrics, corrected numbers
+    and the stability of judges for `markdown`, `junit` and `inspect`; without it, `markdown` and
+    `inspect` count the results. `labels` (`Batch.labels`) are in the tables and lines.
 
     Returns: what was written: `path`, or the files of several templates or variants.
     Raises: UsageError, for an unknown format; RecordError, where the file cannot be written;
@@ -63,11 +70,11 @@ def export(
     if exporter is None:
         hint = did_you_mean(format, EXPORTERS) or f"formats: {listed(EXPORTERS, len(EXPORTERS))}"
         raise UsageError(f"unknown export format {format!r}; {hint}")
-    written = exporter(results, About(manifest, total, metrics=metrics or {}), Path(path))
+    written = exporter(results, About(manifest, total, summary=summary, labels=labels), Path(path))
     return [Path(path)] if written is None else list(written)
 
 
-__all__ = ["EXPORTERS", "About", "Exporter", "export", "to_pandas", "to_polars"]
+__all__ = ["EXPORTERS", "SUMMARISED", "About", "Exporter", "export", "to_pandas", "to_polars"]
 
 
 def __dir__() -> list[str]:

@@ -21,7 +21,7 @@ import math
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,8 +31,11 @@ from zipfile import ZIP_DEFLATED, ZipFile
 from evaluator import disk
 from evaluator.batch.export.output_path import About, output_file
 from evaluator.batch.export.result_table import as_text, clean
+from evaluator.batch.label_forms import people_scores
+from evaluator.batch.labels import CurrentLabels, Label
 from evaluator.batch.records import SampleResult, Score, Verdict
 from evaluator.batch.summary import GroupSummary, ScorerSummary
+from evaluator.batch.summary.calibrated import Calibration
 from evaluator.errors import RecordError, UsageError
 from evaluator.errors.results import Usage
 
@@ -47,11 +50,16 @@ def write_inspect(results: Iterable[SampleResult], about: About, path: Path) -> 
     single one; those of several are beside it, with the template and the variant in their names.
     Else `path` is a folder.
 
-    Each file is written completely or not at all. An id that cannot be a file name is
-    percent-encoded in the log; the sample's metadata have the original.
+    Labels of people are scores of their own, with an edit for each. Each file is written completely
+    or not at all. An id that cannot be a file name is percent-encoded in the log; the sample's
+    metadata have the original.
 
     Returns: the files, or the folder. Raises: UsageError, without a result.
     """
+    labels = about.labels or CurrentLabels()
+    pairs: dict[str, list[Label]] = {}
+    for (key, _), given in labels.pairs.items():
+        pairs.setdefault(key, []).extend(given.values())
     with contextlib.ExitStack() as stack:
         logs: dict[tuple[str, str], _LogWriter] = {}
 
@@ -64,7 +72,8 @@ def write_inspect(results: Iterable[SampleResult], about: About, path: Path) -> 
                     logs[key] = _LogWriter(
                         file, archive, summaries=stack.enter_context(tempfile.TemporaryFile())
                     )
-                logs[key].add(result)
+                own = [label for each in labels.shown(result).values() for label in each]
+                logs[key].add(result, [*own, *pairs.get(result.key, ())])
                 yield result
 
         summary = about.summarise(add_all())
@@ -108,8 +117,10 @@ class _LogWriter:
         self._started = ""
         self._ended = ""
 
-    def add(self, result: SampleResult) -> None:
+    def add(self, result: SampleResult, labels: Sequence[Label]) -> None:
         sample = _sample(result)
+        if labels:
+            sample["scores"] = sample.get("scores", {}) | people_scores(labels)
         self._zip.writestr(f"samples/{sample['id']}_epoch_{result.epoch}.json", _json(sample))
         summary = {name: value for name, value in sample.items() if name not in _ONLY_IN_SAMPLES}
         summary |= {"completed": True, "message_count": len(sample["messages"])}
@@ -208,7 +219,6 @@ def _sample(result: SampleResult) -> dict[str, Any]:
         },
         "metadata": {**result.metadata, "evaluator": own},
         "store": {},
-        "events": [],
         "attachments": {},
         "model_usage": {model: _usage(result.usage)},
         "total_time": result.duration_s,
@@ -218,6 +228,7 @@ def _sample(result: SampleResult) -> dict[str, Any]:
     if started := _moment(result.started):
         sample["started_at"] = started
         sample["completed_at"] = _moment(result.started, result.duration_s)
+    sample["events"] = _events(result)
     failure = result.failure
     if failure is not None and result.verdict is Verdict.ERROR:
         message = f"{failure.type} ({failure.kind}): {failure.message}"
@@ -226,6 +237,22 @@ def _sample(result: SampleResult) -> dict[str, Any]:
     else:
         sample["scores"] = {name: _score(score) for name, score in result.scores.items()}
     return sample
+
+
+def _events(result: SampleResult) -> list[dict[str, Any]]:
+    """The transcript: where the conversation is recorded, and the scores. Single model calls are
+    in the task file, not in a result.
+    """
+    recorded = result.task_file or "the log of the batch"
+    about = {"source": "evaluator", "data": f"Each model call is recorded in {recorded}."}
+    events: list[dict[str, Any]] = [{"event": "info", "working_start": 0.0, **about}]
+    for name, score in result.scores.items():
+        event = {"event": "score", "working_start": result.duration_s, "scorer": name}
+        events.append(event | {"score": _score(score)})
+    if moment := _moment(result.started, result.duration_s):
+        for event in events:
+            event["timestamp"] = moment
+    return events
 
 
 def _stop_reason(result: SampleResult) -> str:
@@ -253,8 +280,10 @@ def _target(target: Any) -> str | list[str]:
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
-    """Inspect AI counts input tokens without cached ones, and has no unknown counts: they are 0."""
-    cached = usage.cached_tokens or 0
+    """Inspect AI counts input tokens without those read from a cache or written to it, and has no
+    unknown counts: they are 0.
+    """
+    cached = (usage.cached_tokens or 0) + (usage.cache_write_tokens or 0)
     data: dict[str, Any] = {
         "input_tokens": max(0, (usage.input_tokens or 0) - cached),
         "output_tokens": usage.output_tokens or 0,
@@ -262,6 +291,7 @@ def _usage(usage: Usage) -> dict[str, Any]:
     }
     for name, value in (
         ("input_tokens_cache_read", usage.cached_tokens),
+        ("input_tokens_cache_write", usage.cache_write_tokens or None),
         ("reasoning_tokens", usage.reasoning_tokens),
         ("total_cost", usage.cost_usd),
     ):
@@ -275,20 +305,32 @@ def _results(group: GroupSummary, about: About) -> dict[str, Any]:
     found: dict[str, Any] = {
         "total_samples": counts.total,
         "completed_samples": counts.results - counts.error,
-        "scores": [_scorer(name, scorer) for name, scorer in group.part.scorers.items()],
+        "scores": [
+            _scorer(name, scorer, group.calibrations.get(name))
+            for name, scorer in group.part.scorers.items()
+        ],
     }
+    metadata: dict[str, Any] = {}
     decision = about.decision
     if decision is not None:
-        found["metadata"] = {"decision": {"status": decision.status, **decision.to_dict()}}
+        metadata["decision"] = decision.shown()
+    for key, judges in (("calibrations", group.calibrations), ("stability", group.stability)):
+        if judges:
+            metadata[key] = {name: judge.to_dict() for name, judge in judges.items()}
+    if metadata:
+        found["metadata"] = metadata
     return found
 
 
-def _scorer(name: str, scorer: ScorerSummary) -> dict[str, Any]:
+def _scorer(name: str, scorer: ScorerSummary, calibration: Calibration | None) -> dict[str, Any]:
     metrics = {
         "mean": scorer.value.mean,
         "accuracy": scorer.pass_rate.mean,
         "stderr": scorer.value.se,
     }
+    if calibration is not None:
+        metrics["corrected"] = calibration.share.corrected.mean
+        metrics["corrected_stderr"] = calibration.share.corrected.se
     return {
         "name": name,
         "scorer": name,

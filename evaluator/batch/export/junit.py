@@ -26,7 +26,8 @@ from evaluator.batch.decision import Decision
 from evaluator.batch.export.output_path import About, output_file
 from evaluator.batch.export.result_table import as_text
 from evaluator.batch.records import SampleResult, Score, Verdict
-from evaluator.batch.summary import MetricValue
+from evaluator.batch.statistics import Estimate
+from evaluator.batch.summary import GroupSummary
 from evaluator.lazy_dataclass import dataclass
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -96,8 +97,8 @@ def write_junit(results: Iterable[SampleResult], about: About, path: Path) -> No
                 if suite.started:
                     attributes += f" timestamp={_quoted(suite.started)}"
                 file.write(f"  <testsuite name={_quoted(_name(*key))} {attributes}>\n".encode())
-                metrics = about.metrics.get(key, {})
-                file.write("".join(_suite_properties(metrics, about.decision)).encode())
+                properties = _suite_properties(about.group(*key), about.decision)
+                file.write("".join(_property_lines(properties)).encode())
                 suite.cases.seek(0)
                 shutil.copyfileobj(suite.cases, file)
                 file.write(b"  </testsuite>\n")
@@ -105,21 +106,45 @@ def write_junit(results: Iterable[SampleResult], about: About, path: Path) -> No
 
 
 def _suite_properties(
-    metrics: Mapping[str, MetricValue], decision: Decision | None
-) -> Iterator[str]:
-    """Where the batch stopped, and each metric with the number of results that it is of."""
-    if metrics or decision is not None:
-        yield "    <properties>\n"
-        if decision is not None:
-            yield f'      <property name="decision" value={_quoted(decision.status)}/>\n'
-        for name, found in metrics.items():
-            if found.value is None:
-                value = f"unknown: {found.error}"
-            else:
-                value = repr(found.value)
-            text = f"{value} ({found.n} of {found.of})"
-            yield f"      <property name={_quoted(f'metric.{name}')} value={_quoted(text)}/>\n"
-        yield "    </properties>\n"
+    group: GroupSummary | None, decision: Decision | None
+) -> Iterator[tuple[str, str]]:
+    """Where the batch stopped, each metric with the number of results that it is of, the corrected
+    shares, and what is known of each judge, as JSON.
+    """
+    if decision is not None:
+        yield "decision", decision.status
+    if group is None:
+        return
+    for name, found in group.metrics.items():
+        if found.value is None:
+            value = f"unknown: {found.error}"
+        else:
+            value = repr(found.value)
+        yield f"metric.{name}", f"{value} ({found.n} of {found.of})"
+    for name, calibration in group.calibrations.items():
+        share = calibration.share
+        yield f"judge.{name}", _share_text(share.judge, share.of, of=share.of)
+        corrected = _share_text(share.corrected, share.labels, of=share.of)
+        yield f"corrected.{name}", share.missing or corrected
+        yield f"calibration.{name}", as_text(calibration.to_dict())
+    for name, stability in group.stability.items():
+        yield f"stability.{name}", as_text(stability.to_dict())
+
+
+def _share_text(share: Estimate, n: int, *, of: int) -> str:
+    counted = f"{n:,} of {of:,}"
+    if share.mean is None or share.low is None or share.high is None:
+        return f"unknown ({counted})"
+    return f"{share.mean:.4g}, {share.low:.4g} to {share.high:.4g} ({counted})"
+
+
+def _property_lines(properties: Iterable[tuple[str, str]]) -> Iterator[str]:
+    lines = [
+        f"      <property name={_quoted(name)} value={_quoted(value)}/>\n"
+        for name, value in properties
+    ]
+    if lines:
+        yield from ("    <properties>\n", *lines, "    </properties>\n")
 
 
 def _attributes(counts: Counter[str], seconds: float) -> str:

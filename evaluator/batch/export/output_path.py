@@ -21,26 +21,27 @@ from evaluator.batch.folder import (
     TASKS,
 )
 from evaluator.batch.identity import SCHEMA
+from evaluator.batch.labels import CurrentLabels
 from evaluator.batch.records import SampleResult
-from evaluator.batch.summary import BatchSummary, MetricValue, summarise
+from evaluator.batch.summary import BatchSummary, GroupSummary, summarise
 from evaluator.errors import UsageError
 from evaluator.files.atomic import atomic_file
 from evaluator.files.open_below import read_regular
 from evaluator.lazy_dataclass import dataclass
 
-Metrics = Mapping[tuple[str, str], Mapping[str, MetricValue]]
 Total = int | Mapping[tuple[str, str], int] | None
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """A batch's manifest and its total number of results (see `summarise`); None where that is
-    unknown. `metrics` are its metrics, by template and variant.
+    """A batch's manifest, its total number of results (see `summarise`), its summary, and the
+    labels of people; None where one is unknown.
     """
 
     manifest: Mapping[str, Any] = field(default_factory=dict[str, Any])
     total: Total = None
-    metrics: Metrics = field(default_factory=dict[tuple[str, str], Mapping[str, MetricValue]])
+    summary: BatchSummary | None = None
+    labels: CurrentLabels | None = None
 
     @property
     def name(self) -> str:
@@ -75,22 +76,29 @@ class About:
         return f"the last session ended with: {reason or state}"
 
     def summarise(self, results: Iterable[SampleResult]) -> BatchSummary:
-        """The summary of `results` with the clusters and metrics of the batch. Raises: as
+        """The summary of the batch, or else of `results`, which are read to their end. Raises: as
         `summarise`.
         """
+        if self.summary is not None:
+            for _ in results:
+                pass
+            return self.summary
         found = summarise(
             results,
             total=self.total,
             cluster=self.text("cluster") or None,
             unfinished=self.unfinished,
         )
-        groups = (
-            replace(group, metrics=self.metrics.get((group.template, group.variant), {}))
-            for group in found.groups
-        )
         decision = self.decision
         notes = found.notes if decision is None else (*found.notes, decision.status)
-        return replace(found, groups=tuple(groups), decision=decision, notes=notes)
+        return replace(found, decision=decision, notes=notes)
+
+    def group(self, template: str, variant: str) -> GroupSummary | None:
+        """The numbers of a template and variant, if they are known without reading the results."""
+        for group in () if self.summary is None else self.summary.groups:
+            if (group.template, group.variant) == (template, variant):
+                return group
+        return None
 
     @property
     def decision(self) -> Decision | None:

@@ -30,7 +30,9 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from evaluator.batch.export.output_path import About, output_file
+from evaluator.batch.labels import CurrentLabels, majority
 from evaluator.batch.records import SampleResult
+from evaluator.batch.summary.stability import flips_of
 from evaluator.files.libraries import import_extra
 from evaluator.lazy_dataclass import dataclass
 
@@ -57,6 +59,8 @@ _KIND_OF: dict[str, Kind] = {
     "output_tokens": "int",
     "cached_tokens": "int",
     "reasoning_tokens": "int",
+    "cache_write_tokens": "int",
+    "cache_saved_usd": "float",
     "cost_usd": "float",
     "turns": "int",
     "tool_calls": "int",
@@ -70,7 +74,7 @@ _KIND_OF: dict[str, Kind] = {
 }
 _FIRST = ("identity", "sample_id", "place", "epoch", "template", "variant", "model", "verdict")
 _LAST = ("duration_s", "started", "cached_calls", "task_id", "task_file")
-_SECTIONS = ("score.", "input.", "target", "metadata.")
+_SECTIONS = ("score.", "label.", "input.", "target", "metadata.")
 _EXACT = 2**53
 _WIDE = 2**63
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -92,13 +96,18 @@ class ResultTable:
 
 
 @contextlib.contextmanager
-def result_table(results: Iterable[SampleResult]) -> Generator[ResultTable]:
-    """`results`, read once, as a table that can be read until the block ends."""
+def result_table(
+    results: Iterable[SampleResult], labels: CurrentLabels | None = None
+) -> Generator[ResultTable]:
+    """`results`, read once, with the labels of people, as a table that can be read until the block
+    ends.
+    """
+    labels = labels or CurrentLabels()
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as spool:
         found: dict[str, set[str]] = {name: set() for name in _KIND_OF}
         for result in results:
             row: Row = {}
-            for name, value in _cells(result):
+            for name, value in _cells(result, labels):
                 kinds = found.setdefault(name, set())
                 if value is not None:
                     row[name] = value
@@ -130,8 +139,8 @@ def as_text(value: Any) -> str:
 
 
 def _section(name: str) -> int:
-    """The rank of a column: first the fixed ones, then scores, inputs, target and metadata, then
-    the others.
+    """The rank of a column: first the fixed ones, then scores, labels, inputs, target and
+    metadata, then the others.
     """
     if name in _FIRST:
         return -1
@@ -140,9 +149,9 @@ def _section(name: str) -> int:
     )
 
 
-def _cells(result: SampleResult) -> Iterator[tuple[str, Any]]:
-    """The columns and values of a result. Optional parts of a score have a column only where a
-    score has them.
+def _cells(result: SampleResult, labels: CurrentLabels) -> Iterator[tuple[str, Any]]:
+    """The columns and values of a result. Optional parts of a score, and labels, have a column only
+    where a result has them.
     """
     for name in _FIRST:
         yield name, _plain(getattr(result, name))
@@ -157,6 +166,13 @@ def _cells(result: SampleResult) -> Iterator[tuple[str, Any]]:
             yield f"{column}.error", clean(score.error)
         if score.metadata:
             yield f"{column}.metadata", as_text(dict(score.metadata))
+        flips = flips_of(score)
+        if flips is not None:
+            yield f"{column}.flips", flips
+    for name, given in labels.shown(result).items():
+        column = clean(f"label.{name}")
+        yield f"{column}.passed", majority(given)
+        yield f"{column}.labels", len(given)
     for prefix, values in (("input", result.inputs), ("metadata", result.metadata)):
         for name, value in values.items():
             yield clean(f"{prefix}.{name}"), _plain(value)
@@ -254,7 +270,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", re.ASCII)
 
 def write_csv(results: Iterable[SampleResult], about: About, path: Path) -> None:
     """One row for each result. A missing value and an empty text are both an empty cell."""
-    with result_table(results) as table, output_file(path) as file:
+    with result_table(results, about.labels) as table, output_file(path) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
         writer = csv.writer(text)
         writer.writerow([guarded(name) for name in table.columns])
@@ -296,10 +312,17 @@ def _cell(value: Any) -> str:
 
 
 def write_jsonl(results: Iterable[SampleResult], about: About, path: Path) -> None:
-    """Numbers that JSON does not have (NaN, infinities) are written as in Python."""
+    """Numbers that JSON does not have (NaN, infinities) are written as in Python. A result that
+    people have labelled has its `labels`.
+    """
+    labels = about.labels or CurrentLabels()
     with output_file(path) as file:
         for result in results:
-            file.write(json.dumps(result.to_dict(), separators=(",", ":")).encode() + b"\n")
+            data = result.to_dict()
+            given = [label.to_dict() for each in labels.shown(result).values() for label in each]
+            if given:
+                data["labels"] = given
+            file.write(json.dumps(data, separators=(",", ":")).encode() + b"\n")
 
 
 ROWS_A_GROUP = 1_024
@@ -355,7 +378,7 @@ def write_parquet(results: Iterable[SampleResult], about: About, path: Path) -> 
         "text": arrow.string(),
         "time": arrow.timestamp("us", tz="UTC"),
     }
-    with result_table(results) as table, output_file(path) as file:
+    with result_table(results, about.labels) as table, output_file(path) as file:
         schema = arrow.schema(
             [arrow.field(name, types[kind]) for name, kind in table.columns.items()],
             metadata={MANIFEST_KEY: json.dumps(about.manifest)},

@@ -207,6 +207,10 @@ class ModelGradedScorer(ResultScorer):
         if scored.sample.target is None and self.needs_target():
             return NO_TARGET
         answer = await self.ask(scored, self.judge_inputs(scored))
+        return self.read_answer(answer, scored.sample.target)
+
+    def read_answer(self, answer: Outcome, target: Any) -> Score:
+        """The score that a judge's answer gives a sample with this target."""
         return judgement(answer, self.read, about=self.about())
 
     def about(self) -> dict[str, Any]:
@@ -328,10 +332,7 @@ class GradedScorer(ModelGradedScorer):
             del described["by_probability"]  # as before it could be set
         return described
 
-    async def judge(self, scored: ScorerInput) -> Score:
-        if scored.sample.target is None and self.needs_target():
-            return NO_TARGET
-        answer = await self.ask(scored, self.judge_inputs(scored))
+    def read_answer(self, answer: Outcome, target: Any) -> Score:
         if isinstance(answer, TaskResult) and answer.parsed_content is None:
             answer = replace(answer, parsed_content=answer.content)
         if self.grades is None:
@@ -471,6 +472,10 @@ class RubricScorer(ModelGradedScorer):
         if self.rubric is not None:
             _scale(self.rubric, self.out_of)
 
+    def check_target(self, target: Any) -> None:
+        if self.rubric is None:
+            _scale(target, self.out_of)
+
     def needs_target(self) -> bool:
         return self.rubric is None or ModelGradedScorer.needs_target(self)
 
@@ -478,28 +483,22 @@ class RubricScorer(ModelGradedScorer):
         return {"task": question_of(scored.sample.inputs), "work": self.text(scored)}
 
     def judge_inputs(self, scored: ScorerInput) -> dict[str, Any]:
-        if self.rubric is None:
-            rubric = scored.sample.target
-        else:
-            rubric = self.rubric
+        rubric = self._rubric_of(scored.sample.target)
+        _scale(rubric, self.out_of)  # an invalid rubric is an error before the call
         return {"rubric": _rubric_text(rubric), **ModelGradedScorer.judge_inputs(self, scored)}
 
-    async def judge(self, scored: ScorerInput) -> Score:
-        if self.rubric is None:
-            rubric = scored.sample.target
-        else:
-            rubric = self.rubric
-        if rubric is None:
-            return NO_TARGET
+    def read_answer(self, answer: Outcome, target: Any) -> Score:
+        rubric = self._rubric_of(target)
         most, limits = _scale(rubric, self.out_of)
+        names = None
         if isinstance(rubric, Mapping):
             names = list(cast("Mapping[str, float]", rubric))
-        else:
-            names = None
-        answer = await self.ask(scored, self.judge_inputs(scored))
         return judgement(
             answer, partial(self._read, most=most, limits=limits, names=names), about=self.about()
         )
+
+    def _rubric_of(self, target: Any) -> Any:
+        return target if self.rubric is None else self.rubric
 
     def _read(
         self, parsed: Any, most: float, limits: list[float] | None, names: list[str] | None

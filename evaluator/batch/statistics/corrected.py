@@ -357,10 +357,13 @@ def _limits(
     parts: Sequence[_Stratum], mean: float, between: float, inflation: float, confidence: float
 ) -> tuple[float, float]:
     """The limits of a mean of labels that are 0 or 1: the distances to Jeffreys' limits of each
-    stratum, weighted, and that of the strata's means, added as squares. A stratum whose labels are
-    all equal is not taken as certain.
+    stratum, weighted, and that of the strata's means, added as squares.
+
+    A stratum whose labels are all equal is not taken as certain. It adds nothing to the variance,
+    so `inflation` knows nothing of it, and its limits are widened by Student's t of its own labels.
     """
-    around = normal_quantile((1 + confidence) / 2) * math.sqrt(between)
+    quantile = normal_quantile((1 + confidence) / 2)
+    around = quantile * math.sqrt(between)
     below = [around]
     above = [around]
     for part in parts:
@@ -369,11 +372,11 @@ def _limits(
         low, high = jeffreys(share, n, confidence)
         # Predictions that explain a part of the labels leave a smaller error than the labels have.
         spread = share * (1 - share) / (n - 1)
-        explained = 1.0
+        factor = student_quantile((1 + confidence) / 2, n - 1) / quantile
         if spread > 0 and part.variance is not None:
-            explained = min(1.0, math.sqrt(part.variance / spread))
-        below.append(part.share * explained * (share - low))
-        above.append(part.share * explained * (high - share))
+            factor = min(1.0, math.sqrt(part.variance / spread))
+        below.append(part.share * min(share, factor * (share - low)))
+        above.append(part.share * min(1 - share, factor * (high - share)))
     low = mean - inflation * math.hypot(*below)
     high = mean + inflation * math.hypot(*above)
     return max(0.0, low), min(1.0, high)

@@ -229,6 +229,13 @@ def spending_lines(spending: Spending) -> Iterable[str]:
         f"tokens: {_tokens(spending.input_tokens)} in, {_tokens(spending.output_tokens)} "
         f"out{cached}"
     )
+    sent = spending.input_tokens
+    if spending.cache_saved_usd.known or spending.cached_tokens.known:
+        share = spending.cached_tokens.known / max(1, sent.known)
+        yield (
+            f"prompt caches: {percent(share)} of the tokens in, saved "
+            f"{_money(spending.cache_saved_usd)}"
+        )
 
 
 def cost_line(spending: Spending) -> str:
@@ -292,6 +299,7 @@ def _missing_values(scorers: Mapping[str, ScorerSummary]) -> Iterator[str]:
             "errors": scorer.errors,
             "unscored": scorer.unscored,
             "without an answer to score": scorer.absent,
+            "not scored yet": scorer.waiting,
         }
         if reasons := [f"{count:,} {why}" for why, count in counts.items() if count]:
             yield f"{name}: {', '.join(reasons)}, of {scorer.of:,}"
@@ -383,7 +391,10 @@ class BatchSummary(Tabular, JsonForm):
         return self.counts.pending == 0 and not self.unfinished
 
     def to_dict(self) -> dict[str, Any]:
-        return {"version": VERSION, "complete": self.complete, **to_dict(self)}
+        data = {"version": VERSION, "complete": self.complete, **to_dict(self)}
+        if self.decision is not None:
+            data["decision"] = self.decision.shown()
+        return data
 
     def tables(self) -> Iterable[Table]:
         yield Table("Batch", lines=list(self._lines()))

@@ -96,9 +96,9 @@ def corrected_table(name: str, calibrations: Mapping[str, Calibration]) -> Table
     rows: list[list[str]] = []
     lines: list[str] = []
     for scorer, found in calibrations.items():
-        rows.append(_corrected_row(scorer, found.share))
+        rows.append(corrected_row(scorer, found.share))
         if found.value is not None:
-            rows.append(_corrected_row(f"{scorer} (mean)", found.value))
+            rows.append(corrected_row(f"{scorer} (mean)", found.value))
         lines.extend(f"{scorer}: {line}" for line in _label_lines(found))
     return Table(f"Corrected by labels: {name}", CORRECTED_HEAD, rows=rows, lines=lines)
 
@@ -179,7 +179,7 @@ def calibration_tables(name: str, found: Calibration) -> Iterator[Table]:
         yield Table(
             f"By group, {title}",
             ["group", *CORRECTED_HEAD[1:]],
-            rows=[_corrected_row(group, share) for group, share in found.by.items()],
+            rows=[corrected_row(group, share) for group, share in found.by.items()],
             lines=[
                 f"{group}: {share.missing}" for group, share in found.by.items() if share.missing
             ],
@@ -194,7 +194,8 @@ def _bias_row(bias: JudgeBias) -> list[str]:
     return [bias.by, bias.a, shares[0], bias.b, *shares[1:], interval]
 
 
-def _corrected_row(first: str, found: CorrectedShare) -> list[str]:
+def corrected_row(first: str, found: CorrectedShare) -> list[str]:
+    """The cells below `CORRECTED_HEAD`; the first one is given."""
     return [
         first,
         percent(found.judge.mean),

@@ -32,6 +32,7 @@ MAX_LABELS = 30
 _MAX_LABEL_CHARS = 60
 MAX_VALUES = 1_000
 _MAX_EXAMPLE_CHARS = 500
+_DOLLARS = ("cost_usd", "scoring_cost_usd", "cache_saved_usd")
 _TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
 _MAX_JUDGES = 30
 _MAX_BALLOTS = 20_000
@@ -230,7 +231,7 @@ class Columns:
         self.targets = array("b")
         self.cached_calls = array("i")
         self.duration = array("f")
-        self.used: dict[str, array[Any]] = {"cost_usd": array("d"), "scoring_cost_usd": array("d")}
+        self.used: dict[str, array[Any]] = {name: array("d") for name in _DOLLARS}
         self.used |= {name: array("i") for name in _TOKENS}
         self.clusters = None if cluster is None else array("i")
         self.parts = None if group_by is None else array("i")
@@ -438,15 +439,21 @@ def _run_of(result: SampleResult) -> int:
 
 
 def _used(result: SampleResult) -> tuple[float, ...]:
-    """The cost, the scoring cost and the tokens of a result, NONE where unknown, in the order of
+    """The costs, the savings and the tokens of a result, NONE where unknown, in the order of
     `Columns.used`.
     """
     usage = result.usage
     cost = usage.cost_usd
-    scoring_cost = result.scoring_usage.cost_usd
+    scoring = result.scoring_usage
+    saved = usage.cache_saved_usd
+    if scoring.cache_saved_usd is None or saved is None:
+        saved = NONE
+    else:
+        saved += scoring.cache_saved_usd
     return (
         NONE if cost is None else cost,
-        NONE if scoring_cost is None else scoring_cost,
+        NONE if scoring.cost_usd is None else scoring.cost_usd,
+        saved,
         _count(usage.input_tokens),
         _count(usage.output_tokens),
         _count(usage.cached_tokens),

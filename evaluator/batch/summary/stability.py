@@ -157,6 +157,14 @@ class PanelColumns:
                 yield values
 
 
+def flips_of(score: Score) -> float | None:
+    """The share of the pairs of verdicts behind `score` that differ; None without two verdicts."""
+    votes = _mapping(score.metadata.get("votes")).values()
+    passed = sum(vote is True for vote in votes)
+    failed = sum(vote is False for vote in votes)
+    return _share(passed * failed, math.comb(passed + failed, 2))
+
+
 def has_ratings(score: Score) -> bool:
     """Whether several verdicts are behind `score`."""
     return "votes" in score.metadata or "flipped" in score.metadata

@@ -23,7 +23,8 @@ from evaluator.errors.messages import cut, duration_text
 from evaluator.record.render import cost_text, tokens_text
 from evaluator.record.search import find, models_of
 from evaluator.record.steps import RunStatus
-from evaluator.record.store import TaskStore, TaskSummary
+from evaluator.record.store import TaskStore
+from evaluator.record.task_folder import TaskSummary
 
 _MAX_DIGITS = 18
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -15,12 +15,12 @@ from evaluator.errors.results import Outcome, Status, TaskError, TaskResult
 from evaluator.handler.conversation import SessionLog, SessionPlan, plan_session
 from evaluator.handler.model_choice import ModelChoice
 from evaluator.handler.session import Handler, HandlerAnswer
-from evaluator.interpreter.binding import BoundTask
-from evaluator.interpreter.frame import Run, join
+from evaluator.handler.tool_runner import Tools
+from evaluator.interpreter.binding import BoundTask, PreparedTask
+from evaluator.interpreter.frame import Run, join, value_of
 from evaluator.interpreter.notes import read_notes, summary_of
 from evaluator.interpreter.offered_functions import OfferedFunctions, offered_functions
 from evaluator.interpreter.operators.outcomes import failed, read_output
-from evaluator.interpreter.prepared import PreparedTask
 from evaluator.interpreter.prompt import (
     PreparedPrompt,
     asks_for_notes,
@@ -41,7 +41,7 @@ from evaluator.models.structured import native_schema
 from evaluator.nodes import Atomic, Text, Turn
 from evaluator.output import split_thinking
 from evaluator.output.schema import schema_problem
-from evaluator.record.payload import FixedValue
+from evaluator.record.encoding import FixedValue
 from evaluator.tools import ToolContext, ToolRegistry
 
 
@@ -62,7 +62,12 @@ class _PreparedAtomic:
 
 def _prepared_atomic(prepared: PreparedTask, task: Atomic) -> _PreparedAtomic:
     """Raises: TemplateError, for an unusable schema or model, before a call would cost money."""
-    _check_schema(task)
+    if task.output is not None and task.output.schema is not None:
+        problem = schema_problem(task.output.schema)
+        if problem is not None:
+            raise TemplateError(
+                [Diagnostic("error", "bad-schema", message=problem, span=task.output.span)]
+            )
     model = task.model
     is_named_by_variable = model is not None and has_markup(model.value)
     named = None
@@ -82,7 +87,6 @@ def _prepared_atomic(prepared: PreparedTask, task: Atomic) -> _PreparedAtomic:
 
 
 async def run_atomic(run: Run, task: Atomic, bound: BoundTask) -> Outcome:
-    frame = bound.frame
     config = bound.config
     prepared = bound.prepared
     atomic: _PreparedAtomic | None = prepared.operator
@@ -93,65 +97,33 @@ async def run_atomic(run: Run, task: Atomic, bound: BoundTask) -> Outcome:
     later: tuple[Message | Turn, ...] = ()
     if prompt.later:
         later = await later_messages(run, prompt, bound=bound)
-    named = atomic.named
-    if atomic.is_named_by_variable and task.model is not None:
-        named = _checked_model(task.model, await render(task.model, bound.scope))
-    choice = await choose(run, named, bound=bound, role=task.model_role)
-    authority = prepared.domain.authority
-    if authority.providers is not None and not _is_named_by_user(run, task.model_role):
-        authority.check_provider(task, choice.endpoint, config.name, by_template=named is not None)
-    run.steps.note(
-        join(frame.path, "resolve"),
-        "resolve",
-        task.name or "task",
-        _seen(bound),
-        _chosen(choice.label, choice.why, config.name),
-    )
-    run.event(frame.path, task.name or "task")
-    if run.steps.earlier is not None:
-        run.steps.earlier.progress.context_warnings += bound.context.warnings
+    choice = await _choose_model(run, task, atomic, bound=bound)
     functions = None
     tools = None
     if task.tools_from is not None:
         functions = offered_functions(task.tools_from, bound.scope)
+        plan = plan_session(config, choice, functions.specs, atomic.schema)
     elif config.tools or task.tools:
         tools = await tools_for(run, task, bound=bound, provider=choice.endpoint)
-    if functions is not None:
-        plan = plan_session(config, choice, functions.specs, atomic.schema)
-    elif tools is not None:
-        plan = plan_session(config, choice, tools.specs(), atomic.schema)
+        specs = ()
+        if tools is not None:
+            specs = tools.specs()
+        plan = plan_session(config, choice, specs, atomic.schema)
     else:
         plan = atomic.plans.get(id(choice))
         if plan is None or plan.config is not config:
             plan = atomic.plans[id(choice)] = plan_session(config, choice, (), atomic.schema)
     hints = Hints(inputs=bound.values, target=run.options.target, **atomic.hints)
     handler = open_handler(run, bound, plan, tools=tools, hints=hints)
-    bound.more["model"] = choice.label
-    if choice.is_stand_in:
-        bound.warnings.append(f"the answer is simulated: {choice.why}")
-    if (
-        task.model_role is not None
-        and named is None
-        and _is_new_unmapped(run, bound, role=task.model_role)
-    ):
-        bound.warnings.append(f"role {task.model_role!r} is not mapped: {choice.label} answers")
-    warnings: dict[str, None] = {}
+    _note_model(run, task, choice, bound=bound)
+    talk = _Talk(run, handler, prompt=prompt, bound=bound)
     try:
         if later:
-            talk = _converse(
-                run,
-                handler,
-                messages=messages,
-                later=later,
-                prompt=prompt,
-                bound=bound,
-                warnings=warnings,
-            )
+            outcome = await talk.converse(messages, later)
         else:
-            talk = handler.run(messages)
-        outcome = await talk
+            outcome = await handler.run(messages)
     finally:
-        warnings |= dict.fromkeys(handler.warnings)
+        warnings = talk.warnings | dict.fromkeys(handler.warnings)
         bound.warnings.extend(warnings)
         for warning in warnings:
             log("models", WARNING, run.services.redactor, "%s: %s", task.name or "task", warning)
@@ -162,6 +134,51 @@ async def run_atomic(run: Run, task: Atomic, bound: BoundTask) -> Outcome:
     if isinstance(outcome, TaskError):
         return outcome
     return _read_answer(run, task, prompt=prompt, bound=bound, answer=outcome, functions=functions)
+
+
+async def _choose_model(
+    run: Run, task: Atomic, atomic: _PreparedAtomic, bound: BoundTask
+) -> ModelChoice:
+    """The model of the task, which may call it. The choice is recorded."""
+    frame = bound.frame
+    profile = bound.config.name
+    role = task.model_role
+    named = atomic.named
+    if atomic.is_named_by_variable and task.model is not None:
+        named = _checked_model(task.model, await render(task.model, bound.scope))
+    choice = await choose(run, named, bound=bound, role=role)
+    authority = bound.prepared.domain.authority
+    if authority.providers is not None:
+        options = run.options
+        is_named_by_user = options.model is not None or role in (options.model_roles or {})
+        if not is_named_by_user:
+            authority.check_provider(
+                task, choice.endpoint, profile, by_template=task.model is not None
+            )
+    run.steps.note(
+        join(frame.path, "resolve"),
+        "resolve",
+        task.name or "task",
+        _seen(bound),
+        _chosen(choice.label, choice.why, profile),
+    )
+    run.event(frame.path, task.name or "task")
+    if run.steps.earlier is not None:
+        run.steps.earlier.progress.context_warnings += bound.context.warnings
+    return choice
+
+
+def _note_model(run: Run, task: Atomic, choice: ModelChoice, bound: BoundTask) -> None:
+    """Notes the model of the task, and warns where it simulates or where its role has no model."""
+    bound.more["model"] = choice.label
+    if choice.is_stand_in:
+        bound.warnings.append(f"the answer is simulated: {choice.why}")
+    role = task.model_role
+    if role is None or task.model is not None or role in run.unmapped:
+        return
+    if role not in (run.options.model_roles or {}) and role not in bound.config.roles:
+        run.unmapped.add(role)
+        bound.warnings.append(f"role {role!r} is not mapped: {choice.label} answers")
 
 
 def open_handler(
@@ -187,7 +204,7 @@ def open_handler(
             script_memory_bytes=bound.config.script_memory_bytes,
             sandbox=bound.config.sandbox,
         )
-        runs = (tools, context)
+        runs = Tools(tools, context)
     log = SessionLog(
         run.steps,
         path,
@@ -196,16 +213,6 @@ def open_handler(
         on_message=options.on_message,
     )
     return Handler(plan, log, bound.budget, hints=hints, epoch=options.epoch, tools=runs)
-
-
-def _check_schema(task: Atomic) -> None:
-    """Raises: TemplateError, for an unusable schema."""
-    if task.output is not None and task.output.schema is not None:
-        problem = schema_problem(task.output.schema)
-        if problem is not None:
-            raise TemplateError(
-                [Diagnostic("error", "bad-schema", message=problem, span=task.output.span)]
-            )
 
 
 def _read_answer(
@@ -223,7 +230,10 @@ def _read_answer(
     if prompt.is_plain_text:
         thought, content = split_thinking(content)
         if thought:
-            reasoning = f"{reasoning}\n\n{thought}" if reasoning else thought
+            if reasoning:
+                reasoning = f"{reasoning}\n\n{thought}"
+            else:
+                reasoning = thought
     if reasoning:
         notes["reasoning"] = reasoning
     if answer.logprobs:
@@ -255,8 +265,6 @@ def _read_answer(
         calls = functions.calls(answer.tool_calls)
         if calls or not content.strip():
             content = json.dumps(calls, ensure_ascii=False)
-        else:
-            content = content
         return TaskResult(
             Status.COMPLETE, content, parsed_content=calls, notes=notes, usage=answer.usage
         )
@@ -277,88 +285,86 @@ def _read_answer(
     return read_output(run, result, declared=task.output, path=bound.frame.path)
 
 
-async def _converse(
-    run: Run,
-    handler: Handler,
-    messages: tuple[Message, ...],
-    later: tuple[Message | Turn, ...],
-    prompt: PreparedPrompt,
-    bound: BoundTask,
-    warnings: dict[str, None],
-) -> HandlerAnswer | TaskError:
-    """The last answer, after all messages or the first that is not answered; the error of a task
-    that plays the user.
-
-    `turns` of the notes has the conversation so far; `warnings` gets those of the answers before
-    the last.
+class _Talk:
+    """The conversation of a task with several turns. `warnings` are those of the answers before the
+    last.
     """
-    turns: list[dict[str, str]] = []
-    bound.more["turns"] = turns
 
-    async def ask(asked: tuple[Message, ...]) -> tuple[HandlerAnswer, bool]:
-        """The answer, and whether the conversation may go on."""
-        turns.append({"role": "user", "content": asked[-1].content})
-        answer = await handler.say(asked)
-        if prompt.is_plain_text:
-            text = split_thinking(answer.content)[1]
-        else:
-            text = answer.content
-        turns.append({"role": "assistant", "content": text})
-        warnings.update(dict.fromkeys(handler.warnings))
-        return answer, bool(text.strip()) and answer.finish_reason not in (
-            "content_filter",
-            "refusal",
-        )
+    def __init__(
+        self, run: Run, handler: Handler, prompt: PreparedPrompt, bound: BoundTask
+    ) -> None:
+        self.warnings: dict[str, None] = {}
+        self._run = run
+        self._handler = handler
+        self._is_plain_text = prompt.is_plain_text
+        self._bound = bound
+        self._turns: list[dict[str, str]] = []
+        # Whether the conversation may go on.
+        self._is_open = True
 
-    try:
-        answer, is_open = await ask(messages)
-        for at, turn in enumerate(later, 2):
-            if isinstance(turn, Message):
-                if is_open:
-                    answer, is_open = await ask((turn,))
-                continue
-            most: int = resolve_setting(turn, "most", scope=bound.scope)
-            for number in range(1, most + 1):
-                if is_open:
-                    played = await _played(
-                        run, turn, segment=f"turns[{at}][{number}]", bound=bound, turns=turns
-                    )
-                else:
+    async def converse(
+        self, messages: tuple[Message, ...], later: tuple[Message | Turn, ...]
+    ) -> HandlerAnswer | TaskError:
+        """The last answer, after all messages or the first that is not answered; the error of a
+        task that plays the user. `turns` of the notes has the conversation so far.
+        """
+        self._bound.more["turns"] = self._turns
+        try:
+            answer = await self._ask(messages)
+            for at, turn in enumerate(later, 2):
+                if isinstance(turn, Message):
+                    if self._is_open:
+                        answer = await self._ask((turn,))
+                    continue
+                most: int = resolve_setting(turn, "most", scope=self._bound.scope)
+                for number in range(1, most + 1):
                     played = None
-                if isinstance(played, TaskError):
-                    return failed(played, bound, what=f"turn {at}, which plays the user,")
-                if played is None:
-                    break
-                answer, is_open = await ask((Message("user", played),))
+                    if self._is_open:
+                        played = await self._played(turn, f"turns[{at}][{number}]")
+                    if isinstance(played, TaskError):
+                        what = f"turn {at}, which plays the user,"
+                        return failed(played, self._bound, what=what)
+                    if played is None:
+                        break
+                    answer = await self._ask((Message("user", played),))
+            return answer
+        finally:
+            self._handler.close()
+
+    async def _ask(self, messages: tuple[Message, ...]) -> HandlerAnswer:
+        self._turns.append({"role": "user", "content": messages[-1].content})
+        answer = await self._handler.say(messages)
+        text = answer.content
+        if self._is_plain_text:
+            text = split_thinking(text)[1]
+        self._turns.append({"role": "assistant", "content": text})
+        self.warnings.update(dict.fromkeys(self._handler.warnings))
+        is_answered = answer.finish_reason not in ("content_filter", "refusal")
+        self._is_open = bool(text.strip()) and is_answered
         return answer
-    finally:
-        handler.close()
 
-
-async def _played(
-    run: Run, turn: Turn, segment: str, bound: BoundTask, turns: list[dict[str, str]]
-) -> str | TaskError | None:
-    """The message that the task of a turn writes: its text, or the field `message` of an object;
-    None: it ends.
-    """
-    if turn.node is None:
+    async def _played(self, turn: Turn, segment: str) -> str | TaskError | None:
+        """The message that the task of a turn writes: its text, or the field `message` of an
+        object; None: it ends.
+        """
+        if turn.node is None:
+            return None
+        bound = self._bound
+        scope = bound.scope.child({"turns": [dict(turn_so_far) for turn_so_far in self._turns]})
+        outcome = await self._run.services.evaluate(
+            self._run, turn.node, bound.inside(segment, scope, wants_notes=False)
+        )
+        if isinstance(outcome, TaskError):
+            return outcome
+        value = value_of(outcome)
+        if isinstance(value, Mapping):
+            value = cast("Mapping[str, Any]", value).get("message")
+        text = ""
+        if value is not None:
+            text = as_text(value)
+        if text.strip():
+            return text
         return None
-    scope = bound.scope.child({"turns": [dict(turn_so_far) for turn_so_far in turns]})
-    outcome = await run.services.evaluate(
-        run, turn.node, bound.inside(segment, scope, wants_notes=False)
-    )
-    if isinstance(outcome, TaskError):
-        return outcome
-    if outcome.parsed_content is None:
-        value = outcome.content
-    else:
-        value = outcome.parsed_data
-    if isinstance(value, Mapping):
-        value = cast("Mapping[str, Any]", value).get("message")
-    text = "" if value is None else as_text(value)
-    if text.strip():
-        return text
-    return None
 
 
 def _checked_model(model: Text, resolved: str) -> str:
@@ -396,25 +402,6 @@ def _chosen(label: str, why: str, profile: str) -> FixedValue:
     return FixedValue({"model": label, "why": why, "profile": profile})
 
 
-def _is_named_by_user(run: Run, role: str | None) -> bool:
-    """Whether the run's options name the model of a task with this role."""
-    return run.options.model is not None or role in (run.options.model_roles or {})
-
-
-def _is_new_unmapped(run: Run, bound: BoundTask, role: str) -> bool:
-    """Whether neither the call nor the profile maps `role` to a model, and no task of this run has
-    warned about it.
-    """
-    if (
-        role in (run.options.model_roles or {})
-        or role in bound.config.roles
-        or role in run.unmapped
-    ):
-        return False
-    run.unmapped.add(role)
-    return True
-
-
 async def choose(
     run: Run, named: str | None, bound: BoundTask, role: str | None = None
 ) -> ModelChoice:
@@ -424,10 +411,11 @@ async def choose(
     """
     chooser = run.services.chooser
     config = bound.config
-    # A role is more specific than a model for the whole run.
-    explicit = (
-        (run.options.model_roles or {}).get(role) or config.roles.get(role) if role else None
-    ) or run.options.model
+    explicit = run.options.model
+    if role:
+        # A role is more specific than a model for the whole run.
+        of_role = (run.options.model_roles or {}).get(role) or config.roles.get(role)
+        explicit = of_role or explicit
     earlier = run.steps.earlier
     if earlier is not None and not earlier.may_run():
         label = explicit or named or config.model or earlier.model_at(bound.frame.path) or "none"

@@ -179,7 +179,9 @@ class Connection:
         """Subscribes to changes; servers without a handshake do not announce them otherwise."""
         from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 
-        uris = () if self._watch is None else self._watch.uris
+        uris = ()
+        if self._watch is not None:
+            uris = self._watch.uris
         is_watch = self._watch is not None
         try:
             async with client.listen(

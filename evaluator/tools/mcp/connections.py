@@ -43,7 +43,10 @@ class McpConnections:
     ) -> None:
         self._cwd = cwd
         self._notice = notice
-        self._environ = os.environ if environ is None else environ
+        if environ is None:
+            self._environ = os.environ
+        else:
+            self._environ = environ
         self._open: dict[asyncio.AbstractEventLoop, dict[McpServer, Connection]] = {}
         self._unanswered: dict[McpServer, int] = {}
         self._told: set[str] = set()

@@ -277,7 +277,9 @@ def find_tools(
             )
         if name not in listing.offered:
             hint = did_you_mean(name, sorted(listing.offered))
-            more = f"; {hint}" if hint else ""
+            more = ""
+            if hint:
+                more = f"; {hint}"
             raise ConfigurationError(
                 f"MCP server {server.name!r} has no tool {name!r}{more} (its tools: "
                 f"{listed(listing.offered)})"

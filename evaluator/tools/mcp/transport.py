@@ -291,7 +291,10 @@ async def http(
     async def look(response: httpx2.Response) -> None:
         if response.request.method == "POST":
             status = f"HTTP {response.status_code} {response.reason_phrase}".strip()
-            refused[:] = [status] if response.status_code >= 400 else []
+            if response.status_code >= 400:
+                refused[:] = [status]
+            else:
+                refused[:] = []
         _limit_size(response)
 
     async with (

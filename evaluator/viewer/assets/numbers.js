@@ -40,9 +40,14 @@ function keyFigures(data) {
   return [table({ caption: "Results by verdict, and the share that passed", columns: columns.filter(Boolean), rows: groups }), correctedTable(groups)];
 }
 
+/** What is known of each judge: by scorer, with the group's name where there are several. */
+function judgesOf(groups, what) {
+  return groups.flatMap((group) => Object.entries(group[what] || {}).map(([scorer, found]) => ({ ...found, scorer, name: groups.length > 1 ? `${group.name}: ${scorer}` : scorer })));
+}
+
 /** The number of each scorer with labels beside the one that the labels correct. */
 function correctedTable(groups) {
-  const rows = groups.flatMap((group) => Object.values(group.calibrations || {}).map((found) => ({ ...found, name: groups.length > 1 ? `${group.name}: ${found.scorer}` : found.scorer })));
+  const rows = judgesOf(groups, "calibrations").flatMap((found) => [found, ...Object.entries(found.by).map(([part, share]) => ({ ...share, name: `${found.name}, ${part}` }))]);
   if (!rows.length) return null;
   const axis = make("span", { class: "ends" }, make("span", null, "0 %"), make("span", null, "100 %"));
   const shown = (title, of, count) => [
@@ -70,7 +75,7 @@ function details(data) {
   return [
     groups.filter((group) => Object.keys(group.by || {}).length).flatMap(byParts),
     scorers.flatMap((scorer) => scorerTable(scorer, groups.filter((group) => Object.hasOwn(group.scorers, scorer)))),
-    metricsTable(groups), reducedTable(groups), agreement(groups), costAgainstQuality(groups),
+    metricsTable(groups), reducedTable(groups), agreement(groups), measured(groups), stability(groups), costAgainstQuality(groups),
     make("h2", null, "Usage"), used(groups), distributions(data), confusions(groups), errors(groups),
   ];
 }
@@ -121,7 +126,7 @@ function byParts(group) {
 function scorerTable(scorer, groups) {
   const rows = groups.map((group) => {
     const found = group.scorers[scorer];
-    const left = [["errors", found.errors], ["unscored", found.unscored], ["no answer", found.absent]].filter(([, count]) => count);
+    const left = [["errors", found.errors], ["unscored", found.unscored], ["no answer", found.absent], ["not scored yet", found.waiting]].filter(([, count]) => count);
     return { name: group.name, estimate: found.value, n: found.n, of: found.of, rest: left.map(([name, count]) => `${whole(count)} ${name}`).join(", ") };
   });
   return [make("h2", null, `Scorer: ${scorer}`), estimates(`Scorer: ${scorer}`, rows, false)];
@@ -176,6 +181,49 @@ function agreement(groups) {
   );
 }
 
+/** Judges against the labels of people: how often they are right, and what they favour. */
+function measured(groups) {
+  const judges = judgesOf(groups, "calibrations");
+  const rates = [["sensitivity", "passes what people pass (sensitivity)"], ["specificity", "fails what people fail (specificity)"], ["kappa", "Cohen's κ"], ["alpha", "Krippendorff's α"]];
+  const rows = judges.flatMap((found) => rates.map(([name, text]) => ({ ...found.rates[name], name: `${found.name}: ${text}`, base: found.corrected.mean, labels: found.labels, results: found.of })));
+  const points = (share) => (typeof share === "number" ? `${share < 0 ? "−" : "+"}${short(Math.abs(100 * share))}` : UNKNOWN);
+  const biases = judges.flatMap((found) => found.bias.map((bias) => ({ ...bias, name: `${found.name}, by ${bias.by}` })));
+  return [
+    titled("Judges against labels", rows, [
+      numeric("value", (row) => make("b", null, row.mean === undefined ? short(row.value) : percent(row.mean))),
+      numeric("95 % interval", (row) => spanText(row, row.mean === undefined ? short : percent)),
+      numeric("base rate", (row) => percent(row.base)),
+      numeric("n of N", (row) => ofAll(row.labels, row.results)),
+    ]),
+    titled("Bias of judges", biases, [
+      column("answers", (row) => row.a),
+      numeric("bias", (row) => points(row.a_bias)),
+      column("other answers", (row) => row.b),
+      numeric("bias", (row) => points(row.b_bias)),
+      numeric("difference", (row) => make("b", null, points(row.difference))),
+      numeric("95 % interval", (row) => spanText(row, points)),
+      numeric("labels", (row) => `${whole(row.a_labels)} and ${whole(row.b_labels)}`),
+    ], remark("In points. A positive difference: the judge favours the first; 0 in the interval: no sign of it.")),
+  ];
+}
+
+/** How much the verdicts of judges that are asked several times differ. */
+function stability(groups) {
+  const rows = judgesOf(groups, "stability");
+  const floor = (row) => (typeof row.noise_floor === "number" ? `± ${short(100 * row.noise_floor)} points` : UNKNOWN);
+  return titled("Stability of verdicts", rows, [
+    numeric("n of N", (row) => ofAll(row.n, row.of)),
+    numeric("asked", (row) => whole(row.judges)),
+    numeric("flips", (row) => make("b", null, percent(row.flips))),
+    numeric("same model again", (row) => percent(row.flips_again)),
+    numeric("other model", (row) => percent(row.flips_model)),
+    numeric("swapped", (row) => percent(row.flips_order)),
+    ...["rows", "model", "judge"].map((part) => numeric(`variance: ${part}`, (row) => short(row.variance[part]))),
+    numeric("would change", (row) => percent(row.verdict_flips)),
+    numeric("noise floor", floor),
+  ], remark("Flips are shares of pairs of verdicts on one answer that differ. A difference of shares below the noise floor may come from the judge alone."));
+}
+
 function judgesText(found) {
   const names = found.judges.length === 2 ? found.judges.join(" and ") : `all ${found.judges.length}: ${found.judges.join(", ")}`;
   return found.votes_of === null ? names : `${found.votes_of}: ${names}`;
@@ -216,6 +264,7 @@ function used(groups) {
       numeric("scoring", (group) => amount(group.spending.scoring_cost_usd, money)),
       numeric("tokens in", (group) => amount(group.spending.input_tokens, whole)),
       numeric("tokens out", (group) => amount(group.spending.output_tokens, whole)),
+      numeric("saved by prompt caches", (group) => amount(group.spending.cache_saved_usd, money)),
       numeric("from the cache", (group) => whole(group.spending.cached_calls)),
       ...["p50", "p90", "p99"].map((name) => numeric(`${name} time`, (group) => seconds(group.duration_s[name]))),
     ],

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator import clock
-from evaluator.batch import Batch
+from evaluator.batch import Batch, Decision
 from evaluator.batch.export.output_path import About
 from evaluator.batch.folder import RESULTS, BatchFolder
 from evaluator.batch.wave_log import submissions_of
@@ -161,6 +161,7 @@ def progress_data(batch: Batch, name: str, index: BatchIndex, about: About) -> d
     if state == "running" and not index.unread:
         rate = index.rate()
     session = live_session(batch) if state == "running" else None
+    decision = Decision.of(batch.manifest)
     left_s = None
     if rate and total is not None:
         left_s = (total - results) / rate
@@ -179,6 +180,7 @@ def progress_data(batch: Batch, name: str, index: BatchIndex, about: About) -> d
         "session": None if session is None else asdict(session),
         "simulated": any(simulated_cells(batch)),
         "provider_batches": _provider_batches(batch),
+        "decision": None if decision is None else decision.shown(),
     }
 
 

@@ -17,7 +17,8 @@ from evaluator.record.conversation import RecordedConversation, conversations
 from evaluator.record.render import total_usage
 from evaluator.record.search import TaskFilter, models_of
 from evaluator.record.steps import Recording, RunStatus, Step
-from evaluator.record.store import TaskStore, TaskSummary
+from evaluator.record.store import TaskStore
+from evaluator.record.task_folder import TaskSummary
 from evaluator.record.tree import TaskNode, read_tree, step_rows
 from evaluator.viewer.json_form import Page
 from evaluator.viewer.server.attempts import Bar, Timeline, changes, enclosing

@@ -13,7 +13,8 @@ from evaluator import clock
 from evaluator.batch.folder import BatchFolder
 from evaluator.errors import EvaluatorError
 from evaluator.queue import QueueView
-from evaluator.record.store import TaskStore, TaskSummary
+from evaluator.record.store import TaskStore
+from evaluator.record.task_folder import TaskSummary
 from evaluator.viewer.json_form import Page
 from evaluator.viewer.server.background import background_tasks
 from evaluator.viewer.server.batches import BatchEntry, entries, entry_data

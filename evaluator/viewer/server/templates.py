@@ -59,7 +59,7 @@ def templates_page(state: State, query: Mapping[str, str]) -> Page:
         {
             "href": f"/template/{template_id(name)}",
             "name": name,
-            "type": "function" if isinstance(template.node, Function) else template.node.type,
+            "type": template.type,
             "description": _description(template),
             "findings": len(template.diagnostics),
         }

@@ -91,6 +91,8 @@ def test_inspect_ai_reads_it(tmp_path: Path) -> None:
         1.0,
     )
     assert lead.scores["includes"].answer == "lead" and lead.metadata["group"] == "metals"
+    assert [event.event for event in lead.events] == ["info", "score"]
+    assert lead.events[1].score.value == 1.0
     assert samples["iron"].error.message.startswith("TASK_FAILURE (provider_failure): 503")
     assert samples["iron"].scores is None
     assert samples["gold"].scores["includes"].value != samples["gold"].scores["includes"].value

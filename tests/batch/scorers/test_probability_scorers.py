@@ -23,7 +23,7 @@ from evaluator.handler.config import HandlerConfig
 from evaluator.models.logprobs import TokenLogprob, to_rows
 from evaluator.testing.loopback import LoopbackServer
 from tests.batch.labelled import result_of
-from tests.models.table_model import likelihood, table_server
+from tests.models.table_model import table_server
 
 QUIZ = (
     '<task name="quiz" type="atomic"><description>Answer</description>'
@@ -34,6 +34,22 @@ ROWS: list[dict[str, Any]] = [
     {"id": "a", "question": "an apple", "choices": ["zoo", "banana cat", "apple"], "target": "B"},
     {"id": "b", "question": "the cat ", "choices": ["dog eel", "eagle", "cat cat"], "target": 2},
 ]
+
+
+LM_EVAL: dict[str, list[tuple[float, bool]]] = {
+    "a": [
+        (-2.772588722239781, False),
+        (-1.3862943611198906, True),
+        (-2.0794415416798357, False),
+    ],
+    "b": [
+        (-1.3862943611198906, True),
+        (-2.772588722239781, False),
+        (-4.1588830833596715, False),
+    ],
+}
+"""What lm-eval 0.4.13 computes of the options from the same server, and whether each token is the
+most likely one (bench/oracles.py)."""
 
 
 @pytest.fixture
@@ -65,35 +81,69 @@ def _run(evaluator: Evaluator, tmp_path: Path, scorers: list[Any]) -> dict[str, 
     return {one.sample_id: one for one in result.results()}
 
 
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"target": "B"}, r"row 'a': the row has no list `choices` or `options` in its inputs"),
+        ({"target": "D", "choices": ["zoo", "cat"]}, "row 'a': .*'D'"),
+        ({"target": "B", "choices": ["zoo"]}, "row 'a': .*expected 2 to 26 options"),
+    ],
+)
+def test_a_row_that_loglikelihood_cannot_score_is_refused_before_the_first_call(
+    evaluator: Evaluator, server: LoopbackServer, tmp_path: Path, row: dict[str, Any], why: str
+) -> None:
+    rows = [*ROWS[1:], {"id": "a", "question": "an apple", **row}]
+    batch = run_batch("quiz", rows, evaluator=evaluator, scorers=["loglikelihood"])
+    with pytest.raises(UsageError, match=why):
+        asyncio.run(batch)
+    assert not server.paths
+
+
+def test_the_options_of_all_rows_may_be_named(evaluator: Evaluator, tmp_path: Path) -> None:
+    rows = [{"id": "a", "question": "an apple", "target": "zoo"}]
+    scorer = {"type": "loglikelihood", "choices": ["zoo", "cat"]}
+    batch = run_batch(
+        "quiz", rows, evaluator=evaluator, scorers=[scorer], output=tmp_path / "batch"
+    )
+    (found,) = asyncio.run(batch).results()
+    assert found.scores["loglikelihood"].answer in ("A", "B")
+
+
 def test_the_most_likely_option_is_chosen_as_lm_eval_does(
     evaluator: Evaluator, server: LoopbackServer, tmp_path: Path
 ) -> None:
     scorers = ["loglikelihood", "loglikelihood:normalise=characters,name=norm"]
     found = _run(evaluator, tmp_path, scorers)
     for row in ROWS:
-        # lm-eval: the sum over the tokens of " " + option, after the context without its blanks.
-        context = row["question"].rstrip()
-        sums = [likelihood(context, " " + option) for option in row["choices"]]
+        sums = [value for value, _ in LM_EVAL[row["id"]]]
         own = found[row["id"]].scores["loglikelihood"]
         assert own.error is None, own.error
         given = list(own.metadata["loglikelihoods"].values())
         assert given == [pytest.approx(value, abs=1e-6) for value in sums]
+        assert list(own.metadata["greedy"].values()) == [best for _, best in LM_EVAL[row["id"]]]
         assert own.answer == "ABC"[sums.index(max(sums))]
         lengths = [value / len(option) for value, option in zip(sums, row["choices"], strict=True)]
         assert found[row["id"]].scores["norm"].answer == "ABC"[lengths.index(max(lengths))]
         shares = [math.exp(value) for value in sums]
         assert own.metadata["probability"] == pytest.approx(max(shares) / sum(shares), abs=1e-6)
-    greedy = found["a"].scores["loglikelihood"].metadata["greedy"]
-    assert greedy == {"A": False, "B": True, "C": False}
     assert server.paths.count("/v1/completions") == 12
 
 
-def test_perplexity_is_that_of_the_text(evaluator: Evaluator, tmp_path: Path) -> None:
-    scorer = "perplexity:of=inputs.question ~ ' bed cow'"
-    score = _run(evaluator, tmp_path, [scorer])["a"].scores["perplexity"]
+@pytest.mark.parametrize(
+    ("text", "expected", "total"),
+    [
+        ("inputs.question ~ ' bed cow'", 3.1748021039363987, -3.4657359027997265),
+        ("'dog eel  fox zoo'", 4.0, -4.1588830833596715),
+    ],
+)
+def test_perplexity_is_that_of_lm_eval(
+    text: str, expected: float, total: float, evaluator: Evaluator, tmp_path: Path
+) -> None:
+    """The numbers are those of lm-eval 0.4.13, from bench/oracles.py."""
+    score = _run(evaluator, tmp_path, [f"perplexity:of={text}"])["a"].scores["perplexity"]
     assert score.error is None, score.error
-    total = likelihood("an", " apple bed cow")
-    assert score.value == pytest.approx(math.exp(-total / 3), rel=1e-5)
+    assert score.value == pytest.approx(expected, abs=1e-6)
+    assert score.metadata["loglikelihood"] == pytest.approx(total, abs=1e-6)
     assert {name: score.metadata[name] for name in ("tokens", "words")} == {"tokens": 3, "words": 4}
     assert score.passed is None and not score.decides
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from statistics import mean, variance
@@ -9,6 +10,8 @@ from statistics import mean, variance
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import beta
+from truescore import ppi_estimate
 
 from evaluator.batch.statistics import (
     PartlyLabelled,
@@ -17,6 +20,7 @@ from evaluator.batch.statistics import (
     mean_interval,
 )
 from evaluator.batch.statistics.corrected import jeffreys
+from evaluator.batch.statistics.distributions import normal_quantile
 from evaluator.errors import UsageError
 
 
@@ -64,20 +68,55 @@ def test_numbers_are_tuned_as_in_the_paper() -> None:
     assert found.se == pytest.approx(math.sqrt(spread), abs=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_it_equals_truescore(seed: int) -> None:
-    truescore = pytest.importorskip("truescore.correct")
+def partly_labelled(seed: int) -> tuple[list[float], list[int], list[float | None]]:
+    """Predictions of 200 results, the places of the labelled ones, and the labels."""
     rng = random.Random(seed)
     predictions = [rng.random() for _ in range(200)]
     places = sorted(rng.sample(range(200), 50))
-    own = [predictions[place] + rng.gauss(0, 0.3) for place in places]
     labels: list[float | None] = [None] * 200
-    for place, label in zip(places, own, strict=True):
-        labels[place] = label
-    expected = truescore.ppi_estimate(predictions, own, places)
+    for place in places:
+        labels[place] = predictions[place] + rng.gauss(0, 0.3)
+    return predictions, places, labels
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_equals_truescore_also_by_verdict(seed: int) -> None:
+    predictions, places, labels = partly_labelled(seed)
+    own = [labels[place] for place in places]
+    expected = ppi_estimate(predictions, own, places)
     found = corrected_mean(predictions, labels)
     assert found.mean == pytest.approx(expected.point, abs=1e-6)
     assert found.se == pytest.approx(expected.standard_error, abs=1e-6)
+
+    # Verdicts of a judge: each stratum is estimated by its labels.
+    verdicts, given = judged(seed)
+    parts: list[tuple[float, float]] = []
+    for verdict in (0.0, 1.0):
+        stratum = [place for place in range(400) if verdicts[place] == verdict]
+        known = [n for n, place in enumerate(stratum) if given[place] is not None]
+        part = ppi_estimate([verdict] * len(stratum), [given[stratum[n]] for n in known], known)
+        parts.append((len(stratum) / 400, part.point))
+    corrected = corrected_mean(verdicts, given, strata=verdicts)
+    assert corrected.mean == pytest.approx(sum(share * mean for share, mean in parts), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("seed", "expected", "low", "high"),
+    [
+        (0, 0.5411491653962051, 0.45293195331672165, 0.6293663774756885),
+        (1, 0.5220449185104982, 0.42724007210355563, 0.6168497649174407),
+        (2, 0.5034486410698888, 0.4065247506610076, 0.6003725314787701),
+    ],
+)
+def test_it_equals_ppi_python_except_for_the_divisor_of_the_variance(
+    seed: int, expected: float, low: float, high: float
+) -> None:
+    """The numbers are those of ppi-python 0.2.3, from bench/oracles.py. It divides by n."""
+    predictions, _, labels = partly_labelled(seed)
+    found = corrected_mean(predictions, labels)
+    assert found.mean == pytest.approx(expected, abs=1e-6)
+    se = (high - low) / 2 / normal_quantile(0.975)
+    assert found.se is not None and se <= found.se <= se * math.sqrt(50 / 49)
 
 
 def test_a_judge_that_is_often_wrong_makes_the_interval_wider_and_not_wrong() -> None:
@@ -158,12 +197,13 @@ def test_too_few_labels_have_no_interval() -> None:
     assert corrected_mean([], []).mean is None
 
 
-@pytest.mark.parametrize(
-    ("share", "n", "low", "high"),
-    [(0.0, 20, 0.0, 0.1165), (1.0, 20, 0.8835, 1.0), (0.5, 10, 0.2235, 0.7765)],
-)
-def test_the_limits_of_jeffreys(share: float, n: int, low: float, high: float) -> None:
-    assert jeffreys(share, n) == (pytest.approx(low, abs=2e-3), pytest.approx(high, abs=2e-3))
+@pytest.mark.parametrize(("passed", "n"), [(0, 20), (20, 20), (5, 10), (1, 50), (37, 41)])
+def test_the_limits_of_jeffreys_equal_scipys(passed: int, n: int) -> None:
+    """They are quantiles of a beta distribution, except where none or all passed."""
+    tails = beta(passed + 0.5, n - passed + 0.5)
+    low = tails.ppf(0.025) if passed else 0.0
+    high = tails.ppf(0.975) if passed < n else 1.0
+    assert jeffreys(passed / n, n) == (pytest.approx(low, abs=1e-9), pytest.approx(high, abs=1e-9))
 
 
 def sides(seed: int, *, gain: float = 0.1) -> tuple[PartlyLabelled, PartlyLabelled]:
@@ -214,3 +254,35 @@ def test_a_difference_without_labels_of_a_verdict_is_refused_and_of_few_has_no_i
 def test_values_within_0_and_1_have_an_interval_within_0_and_1() -> None:
     found = corrected_mean([0.9, 1.0, 0.95, 1.0], [0.9, 1.0, 0.4, None])
     assert found.high == 1.0 and found.low is not None and found.low >= 0
+
+
+def test_a_few_equal_labels_of_a_frequent_verdict_cover_the_truth() -> None:
+    """The exact coverage with 20 labels of 784 passed results and 80 of the others."""
+    verdicts = [1.0] * 784 + [0.0] * 216
+    covered = 0.0
+    seen = 0.0
+    for passed, failed in itertools.product(range(21), range(81)):
+        weight = binomial(passed, 20, 0.679 / 0.784) * binomial(failed, 80, 0.021 / 0.216)
+        if weight < 1e-4:
+            continue
+        labels: list[float | None] = [1.0] * passed + [0.0] * (20 - passed) + [None] * 764
+        labels += [1.0] * failed + [0.0] * (80 - failed) + [None] * 136
+        found = corrected_mean(verdicts, labels, strata=verdicts)
+        assert found.low is not None and found.high is not None
+        covered += weight * (found.low <= 0.7 <= found.high)
+        seen += weight
+    assert seen > 0.997
+    assert 0.945 < covered / seen < 0.955
+
+
+def binomial(passed: int, count: int, share: float) -> float:
+    return math.comb(count, passed) * share**passed * (1 - share) ** (count - passed)
+
+
+def test_two_equal_labels_of_a_rare_verdict_move_the_limits_by_its_share_at_most() -> None:
+    verdicts = [1.0] * 980 + [0.0] * 20
+    labels = [1.0, 0.0] * 100 + [None] * 780 + [0.0] * 2 + [None] * 18
+    found = corrected_mean(verdicts, labels, strata=verdicts)
+    alone = corrected_mean(verdicts[:980], labels[:980], strata=verdicts[:980])
+    assert found.high is not None and alone.high is not None
+    assert found.high < alone.high + 0.02

@@ -6,6 +6,8 @@ import math
 import random
 
 import pytest
+from statsmodels.regression.linear_model import WLS
+from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
 
 from evaluator.batch.statistics import (
     mean_interval,
@@ -45,6 +47,27 @@ def test_one_stratum_is_its_own_mean_and_equal_weights_change_nothing() -> None:
         pytest.approx(clustered.low),
         pytest.approx(clustered.high),
     )
+
+
+def test_two_strata_equal_welchs_interval_of_statsmodels() -> None:
+    """Half the difference of two means is the mean of two strata, one of them negated."""
+    first, second = [2.1, 4.4, 9.3, 3.3], [5.2, 7.9, 6.1]
+    found = stratified_interval([(first, None), ([-value for value in second], None)], [1, 1])
+    welch = CompareMeans(DescrStatsW(first), DescrStatsW(second))
+    low, high = welch.tconfint_diff(usevar="unequal")
+    assert found.se == pytest.approx(welch.std_meandiff_separatevar / 2)
+    assert (found.low, found.high) == (pytest.approx(low / 2), pytest.approx(high / 2))
+
+
+def test_a_weighted_mean_equals_the_weighted_least_squares_of_statsmodels() -> None:
+    values, weights = [3.0, 5.0, 4.0, 8.0, 1.0], [1.0, 2.0, 0.5, 3.0, 1.5]
+    clusters = [0, 0, 1, 1, 2]
+    model = WLS(values, [1.0] * 5, weights=weights)
+    expected = model.fit(cov_type="cluster", cov_kwds={"groups": clusters}, use_t=True)
+    found = weighted_interval(values, weights, clusters)
+    assert found.mean == pytest.approx(expected.params[0])
+    assert found.se == pytest.approx(expected.bse[0])
+    assert (found.low, found.high) == pytest.approx(tuple(expected.conf_int()[0]))
 
 
 def test_a_small_stratum_of_which_all_passed_is_not_taken_as_certain() -> None:

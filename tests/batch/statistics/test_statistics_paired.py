@@ -15,6 +15,7 @@ from evaluator.batch.statistics import (
     mcnemar_p,
     mean_difference,
     pairs_needed,
+    power_of,
     smallest_difference,
 )
 from evaluator.errors import UsageError
@@ -177,6 +178,20 @@ def test_the_pairs_needed_are_those_of_the_formula() -> None:
     assert pairs_needed(math.sqrt(1 / 9), 0.03) == 969
     assert pairs_needed(math.sqrt(1 / 9), -0.03) == 969
     assert pairs_needed(0.0, 0.1) == 2
+
+
+@pytest.mark.parametrize(("spread", "difference"), [(0.5, 0.1), (0.33, -0.02), (1.2, 0.5)])
+def test_power_and_pairs_needed_equal_statsmodels(spread: float, difference: float) -> None:
+    from statsmodels.stats.power import NormalIndPower
+
+    one_sample = NormalIndPower(ddof=0)
+    effect = abs(difference) / spread
+    needed = pairs_needed(spread, difference, 0.9)
+    assert power_of(spread, difference, needed) == pytest.approx(
+        one_sample.power(effect, needed, alpha=0.05, ratio=0), abs=1e-9
+    )
+    exact = one_sample.solve_power(effect, alpha=0.05, power=0.9, ratio=0)
+    assert needed == math.ceil(exact - 1e-6)
 
 
 @given(st.floats(0.01, 1), st.floats(0.005, 0.5), st.floats(0.5, 0.99))
