@@ -109,6 +109,7 @@ class SimulatedDisk:
         self.root = root
         self._next = next(_STARTS)
         self._ended: set[int] = set()
+        self._folders = 0
         self.generation = 0
         self.recorded: set[str] = set()
         self.written: set[str] = set()
@@ -217,6 +218,8 @@ class SimulatedDisk:
         self._next = FIRST if self._next >= LAST else self._next + 1
         unique = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, self._next)
         os.close(descriptor)
+        # Another number was in use.
+        self._next = unique
         self._open[unique] = path
         self._opened_by[unique] = self.life
         return unique
@@ -335,7 +338,8 @@ class SimulatedDisk:
         self._names.append(NameChange("folder", target, target, None))
 
     def make_temporary_folder(self, prefix: str, parent: Any = None) -> str:
-        path = f"{os.fspath(parent or self.root)}/{prefix}{len(self._names)}"
+        self._folders += 1
+        path = f"{os.fspath(parent or self.root)}/{prefix}{self._folders}"
         self.mkdir(path, 0o700)
         return path
 
