@@ -71,7 +71,6 @@ FOUND_SOON = {
     "an error of the disk is ignored": 0,
     "a subtask that never began is an error": 250,
     "a subtask's file is synced after the step that names it": 21,
-    "an id that a record names is given again": 29_099,
     "an index is written before its tasks are synced": 7,
     "the tasks of a lost worker are not looked for": 15,
     "a provider batch that may exist is created again": 12,
