@@ -96,10 +96,7 @@ def _prepared(domain: Domain, node: Task, *, is_root: bool, is_subtask: bool) ->
     services = domain.services
     domain.authority.check(node)
     spec = node.handler
-    named = None
-    if spec is not None:
-        named = spec.ref
-    profile = services.profile(domain.handler or named)
+    profile = services.profile(domain.handler or node.profile)
     inside = domain.inside(
         domain.authority.under(profile),
         sandbox_of(services, profile, task=node, above=domain.sandbox),
