@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from evaluator.memory import Memory as Memory
     from evaluator.models.attachments import Attachment as Attachment
     from evaluator.models.backend import Backend as Backend
+    from evaluator.models.backend import CacheMark as CacheMark
     from evaluator.models.backend import Hints as Hints
     from evaluator.models.backend import Message as Message
     from evaluator.models.backend import ModelRequest as ModelRequest
@@ -109,6 +110,7 @@ _HOMES = {
     "evaluator.models.attachments": ("Attachment",),
     "evaluator.models.backend": (
         "Backend",
+        "CacheMark",
         "Hints",
         "Message",
         "ModelRequest",

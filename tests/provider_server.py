@@ -1,6 +1,6 @@
-"""The batch APIs of OpenAI and Anthropic on loopback, with a virtual clock and a ledger.
+"""The batch APIs of providers on loopback, with a virtual clock and a ledger.
 
-Both wire formats are served at one port. Batches end by the virtual clock; `ledger` has the dollars
+The wire formats of OpenAI, Anthropic, Gemini and Mistral are served at one port. Batches end by the virtual clock; `ledger` has the dollars
 that were billed for each `custom_id`, one entry for each time. `faults` says what goes wrong.
 """
 
@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -26,8 +27,26 @@ DAY_S = 86_400
 PRICES = {
     "gpt-4o-mini": (1.5e-7, 6e-7),
     "claude-haiku-4-5": (1e-6, 5e-6),
+    "gemini-2.5-flash": (3e-7, 2.5e-6),
+    "mistral-small": (1e-7, 3e-7),
 }
 """Dollars for a token in and out; a batch pays half."""
+SIGNATURE = "signature of a call"
+_NAMES = {"anthropic": "msgbatch_", "gemini": "batches/batch_"}
+_MISTRAL = {
+    "in_progress": "RUNNING",
+    "completed": "SUCCESS",
+    "failed": "FAILED",
+    "expired": "TIMEOUT_EXCEEDED",
+    "cancelled": "CANCELLED",
+}
+_GEMINI = {
+    "in_progress": "RUNNING",
+    "completed": "SUCCEEDED",
+    "failed": "FAILED",
+    "expired": "PARTIALLY_SUCCEEDED",
+    "cancelled": "CANCELLED",
+}
 SLOW_S = 0.05
 
 
@@ -51,7 +70,7 @@ class Job:
     """One batch. `fates` has what becomes of each request."""
 
     id: str
-    is_openai: bool
+    format: str
     created: float
     requests: list[tuple[str, Mapping[str, Any]]]
     input_file_id: str = ""
@@ -148,12 +167,12 @@ class ProviderServer(ThreadingHTTPServer):
     def new_job(self, requests: list[tuple[str, Mapping[str, Any]]], **fields: Any) -> Job:
         self.created += 1
         number = self.created
-        is_openai = fields["is_openai"]
-        name = f"batch_{number}" if is_openai else f"msgbatch_{number}"
+        format = fields["format"]
+        name = f"{_NAMES.get(format, 'batch_')}{number}"
         job = Job(name, created=self.now, requests=requests, **fields)
         self.jobs[name] = job
         seen = [custom_id for custom_id, _ in requests]
-        if is_openai and (self.invalid or len(set(seen)) < len(seen)):
+        if format != "anthropic" and (self.invalid or len(set(seen)) < len(seen)):
             job.status = "failed"
             code = self.invalid or "duplicate_custom_id"
             job.errors = [{"code": code, "message": f"invalid: {code}", "line": 1, "param": None}]
@@ -179,7 +198,9 @@ class ProviderServer(ThreadingHTTPServer):
         for (custom_id, body), fate in zip(job.requests, job.fates, strict=True):
             if fate in ("succeeded", "missing", "double", "foreign"):
                 self.ledger[custom_id].append(price_of(body, self.reply(body)) / 2)
-        if job.is_openai:
+        if job.format == "gemini":
+            job.output_file_id = self._output(self._gemini_lines(job))
+        elif job.format != "anthropic":
             good: list[bytes] = []
             bad: list[bytes] = []
             # Order is not kept.
@@ -219,6 +240,20 @@ class ProviderServer(ThreadingHTTPServer):
             response = {"status_code": status, "request_id": "r", "body": {"error": error}}
             bad.append(_line({**line, "response": response}))
 
+    def _gemini_lines(self, job: Job) -> list[bytes]:
+        lines: list[bytes] = []
+        for (custom_id, body), fate in zip(job.requests, job.fates, strict=True):
+            answer = _line({"key": custom_id, "response": self.reply(body)})
+            if fate == "foreign":
+                lines.append(_line({"key": "somebody-elses", "response": self.reply(body)}))
+            if fate in ("succeeded", "double", "foreign"):
+                lines += [answer] * (1 + (fate == "double"))
+            elif fate != "missing":
+                code = {"errored": 400, "failed": 500}.get(fate, 504)
+                error = {"code": code, "message": f"{fate} request"}
+                lines.append(_line({"key": custom_id, "error": error}))
+        return lines[::-1]
+
     def anthropic_lines(self, job: Job) -> bytes:
         lines: list[bytes] = []
         for (custom_id, body), fate in zip(job.requests, job.fates, strict=True):
@@ -251,7 +286,19 @@ class ProviderServer(ThreadingHTTPServer):
         prompt = last_prompt(body)
         tools = body.get("tools")
         asks_tool = bool(tools) and not _has_tool_answer(body)
-        tokens = len(json.dumps(body["messages"])) // 4
+        tokens = len(json.dumps(body.get("messages") or body["contents"])) // 4
+        if "contents" in body:
+            part: dict[str, Any] = {"text": self.answer(prompt)}
+            if asks_tool:
+                name = tools[0]["functionDeclarations"][0]["name"]
+                part = {"functionCall": {"name": name, "args": {}}, "thoughtSignature": SIGNATURE}
+            content = {"role": "model", "parts": [part]}
+            usage = {"promptTokenCount": tokens, "candidatesTokenCount": 1, "thoughtsTokenCount": 2}
+            return {
+                "candidates": [{"content": content, "finishReason": "STOP", "index": 0}],
+                "usageMetadata": usage,
+                "modelVersion": body["model"],
+            }
         if "max_completion_tokens" in body or not _is_anthropic(body):
             message: dict[str, Any] = {"role": "assistant", "content": self.answer(prompt)}
             if asks_tool:
@@ -283,10 +330,13 @@ def _is_anthropic(body: Mapping[str, Any]) -> bool:
 
 
 def _has_tool_answer(body: Mapping[str, Any]) -> bool:
-    return '"tool_call_id"' in json.dumps(body) or '"tool_result"' in json.dumps(body)
+    text = json.dumps(body)
+    return any(name in text for name in ('"tool_call_id"', '"tool_result"', '"functionResponse"'))
 
 
 def last_prompt(body: Mapping[str, Any]) -> str:
+    if "contents" in body:
+        return "".join(part.get("text", "") for part in body["contents"][-1]["parts"])
     content = body["messages"][-1]["content"]
     if isinstance(content, str):
         return content
@@ -296,9 +346,10 @@ def last_prompt(body: Mapping[str, Any]) -> str:
 def price_of(body: Mapping[str, Any], answer: Mapping[str, Any]) -> float:
     """The interactive price of an answer, in dollars."""
     price_in, price_out = PRICES.get(str(body["model"]), (0.0, 0.0))
-    usage = answer["usage"]
-    sent = usage.get("prompt_tokens", usage.get("input_tokens"))
-    made = usage.get("completion_tokens", usage.get("output_tokens"))
+    usage = answer.get("usage") or answer["usageMetadata"]
+    sent = usage.get("prompt_tokens", usage.get("input_tokens", usage.get("promptTokenCount")))
+    # All answers have three tokens.
+    made = 3
     return sent * price_in + made * price_out
 
 
@@ -337,8 +388,9 @@ class _Request(BaseHTTPRequestHandler):
         self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         url = urlsplit(self.path)
         self.query = {name: values[0] for name, values in parse_qs(url.query).items()}
-        parts = [part for part in url.path.removeprefix("/v1").split("/") if part]
-        server.keys.add(self.headers.get("Authorization") or self.headers.get("x-api-key") or "")
+        self.format, parts = self._route(url.path)
+        names = ("Authorization", "x-api-key", "x-goog-api-key")
+        server.keys.add(next((self.headers[name] for name in names if self.headers[name]), ""))
         operation = self._operation(parts)
         fault = server.take_fault(operation)
         if fault == "kill before":
@@ -362,13 +414,33 @@ class _Request(BaseHTTPRequestHandler):
             return
         self._send(answer, status)
 
+    def _route(self, path: str) -> tuple[str, list[str]]:
+        """The wire format of a path, and the path with its names as OpenAI's."""
+        if "/v1beta/" in path:
+            name, _, verb = path.partition("/v1beta/")[2].partition(":")
+            parts = name.split("/")
+            if verb == "batchGenerateContent":
+                self.model = parts[1]
+                return "gemini", ["batches"]
+            return "gemini", [
+                *parts,
+                *(["content"] if verb == "download" else [verb] if verb else []),
+            ]
+        parts = [part for part in path.removeprefix("/v1").split("/") if part]
+        if parts[:2] == ["batch", "jobs"]:
+            return "mistral", ["batches", *parts[2:]]
+        if parts[:2] == ["messages", "batches"]:
+            return "anthropic", parts[1:]
+        return "openai", parts
+
     def _close(self) -> None:
         self.close_connection = True
 
     def _send(self, answer: Any, status: int, headers: Mapping[str, str] | None = None) -> None:
         data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        kind = "octet-stream" if isinstance(answer, bytes) else "json"
+        self.send_header("Content-Type", f"application/{kind}")
         self.send_header("Content-Length", str(len(data)))
         for name, value in (headers or {}).items():
             self.send_header(name, value)
@@ -399,14 +471,13 @@ class _Request(BaseHTTPRequestHandler):
             return 200, answer
         if parts[0] == "files":
             return self._files(operation, parts)
-        is_openai = parts[0] == "batches"
         if operation == "create":
-            return 200, self._show(self._create(is_openai))
+            return 200, self._show(self._create())
         if operation == "list":
-            return 200, self._list(is_openai)
-        name = parts[1] if is_openai else parts[2]
+            return 200, self._list()
+        name = f"batches/{parts[1]}" if self.format == "gemini" else parts[1]
         job = server.jobs.get(name)
-        if job is None or job.is_openai != is_openai:
+        if job is None or job.format != self.format:
             return 404, {"error": {"message": f"no batch {name}", "type": "not_found_error"}}
         if operation == "get":
             server.now += server.step_s
@@ -426,6 +497,11 @@ class _Request(BaseHTTPRequestHandler):
         if operation == "upload":
             head = f"Content-Type: {self.headers['Content-Type']}\r\n\r\n".encode()
             form = email.message_from_bytes(head + self.body, policy=email.policy.HTTP)
+            if self.format == "gemini":
+                about, content = form.iter_parts()
+                name = json.loads(about.get_payload(decode=True))["file"]["displayName"]
+                number = server.add_file(name, content.get_payload(decode=True), "batch")
+                return 200, {"file": self._show_file(number)}
             fields = {
                 part.get_param("name", header="content-disposition"): part
                 for part in form.iter_parts()
@@ -435,7 +511,8 @@ class _Request(BaseHTTPRequestHandler):
             return 200, self._show_file(number)
         if operation == "list":
             shown = [self._show_file(number) for number in server.files]
-            return 200, {"object": "list", "data": shown, "has_more": False}
+            name = "files" if self.format == "gemini" else "data"
+            return 200, {"object": "list", name: shown, "has_more": False, "total": len(shown)}
         file = server.files.get(parts[1])
         if file is None:
             return 404, {"error": {"message": f"no file {parts[1]}", "type": "not_found_error"}}
@@ -450,6 +527,9 @@ class _Request(BaseHTTPRequestHandler):
 
     def _show_file(self, number: str) -> dict[str, Any]:
         file = self.server.files[number]
+        if self.format == "gemini":
+            size = str(len(file["data"]))
+            return {"name": f"files/{number}", "displayName": file["name"], "sizeBytes": size}
         return {
             "id": number,
             "object": "file",
@@ -458,40 +538,101 @@ class _Request(BaseHTTPRequestHandler):
             "filename": file["name"],
             "purpose": file["purpose"],
             "status": file["status"],
+            "sample_type": "batch_request",
+            "source": "upload",
         }
 
-    def _create(self, is_openai: bool) -> Job:
+    def _create(self) -> Job:
         body = json.loads(self.body)
-        if not is_openai:
-            requests = [(each["custom_id"], each["params"]) for each in body["requests"]]
-            return self.server.new_job(requests, is_openai=False)
-        data = self.server.files[body["input_file_id"]]["data"]
-        lines = [json.loads(line) for line in data.splitlines()]
-        return self.server.new_job(
-            [(line["custom_id"], line["body"]) for line in lines],
-            is_openai=True,
-            input_file_id=body["input_file_id"],
+        new_job = partial(self.server.new_job, format=self.format)
+        if self.format == "anthropic":
+            return new_job([(each["custom_id"], each["params"]) for each in body["requests"]])
+        if self.format == "gemini":
+            file = body["batch"]["inputConfig"]["fileName"].removeprefix("files/")
+            lines = self._lines_of(file)
+            return new_job(
+                [(line["key"], {**line["request"], "model": self.model}) for line in lines],
+                input_file_id=file,
+                metadata={"displayName": body["batch"]["displayName"]},
+            )
+        [file] = body.get("input_files") or [body["input_file_id"]]
+        requests = [(line["custom_id"], line["body"]) for line in self._lines_of(file)]
+        return new_job(
+            requests,
+            input_file_id=file,
             metadata=body.get("metadata") or {},
             endpoint=body["endpoint"],
         )
 
-    def _list(self, is_openai: bool) -> dict[str, Any]:
-        jobs = [job for job in self.server.jobs.values() if job.is_openai == is_openai][::-1]
+    def _lines_of(self, file: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.server.files[file]["data"].splitlines()]
+
+    def _list(self) -> dict[str, Any]:
+        jobs = [job for job in self.server.jobs.values() if job.format == self.format][::-1]
         self.server.now += self.server.step_s
         for job in jobs:
             self.server.tick(job)
-        after = self.query.get("after") or self.query.get("after_id")
+        total = len(jobs)
         names = [job.id for job in jobs]
+        query = self.query
+        after = query.get("after") or query.get("after_id") or query.get("pageToken")
         if after in names:
             jobs = jobs[names.index(after) + 1 :]
-        size = int(self.query.get("limit", "20"))
+        size = int(query.get("limit") or query.get("page_size") or query.get("pageSize") or 20)
+        jobs = jobs[int(query.get("page", "0")) * size :]
         page = [self._show(job) for job in jobs[:size]]
+        has_more = len(jobs) > size
+        if self.format == "gemini":
+            token = {"nextPageToken": page[-1]["name"]} if has_more else {}
+            return {"operations": page, **token}
         ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {}
-        found = {"data": page, "has_more": len(jobs) > size, **ends}
-        return {"object": "list", **found} if is_openai else found
+        return {"object": "list", "data": page, "has_more": has_more, "total": total, **ends}
 
     def _show(self, job: Job) -> dict[str, Any]:
-        return self._show_openai(job) if job.is_openai else self._show_anthropic(job)
+        shows = {
+            "openai": self._show_openai,
+            "anthropic": self._show_anthropic,
+            "gemini": self._show_gemini,
+            "mistral": self._show_mistral,
+        }
+        return shows[job.format](job)
+
+    def _show_mistral(self, job: Job) -> dict[str, Any]:
+        done = sum(fate in ("succeeded", "double", "foreign") for fate in job.fates)
+        return {
+            "id": job.id,
+            "object": "batch",
+            "input_files": [job.input_file_id],
+            "endpoint": job.endpoint,
+            "metadata": dict(job.metadata),
+            "errors": [{"message": each["message"], "count": 1} for each in job.errors],
+            "status": _MISTRAL[job.status],
+            "output_file": job.output_file_id or None,
+            "error_file": job.error_file_id or None,
+            "created_at": int(job.created),
+            "total_requests": len(job.requests),
+            "completed_requests": len(job.fates),
+            "succeeded_requests": done,
+            "failed_requests": len(job.fates) - done,
+        }
+
+    def _show_gemini(self, job: Job) -> dict[str, Any]:
+        done = sum(fate in ("succeeded", "double", "foreign") for fate in job.fates)
+        output = {"responsesFile": f"files/{job.output_file_id}"} if job.output_file_id else {}
+        about = {
+            "displayName": job.metadata["displayName"],
+            "state": f"BATCH_STATE_{_GEMINI[job.status]}",
+            "createTime": _iso(job.created),
+            "batchStats": {
+                "requestCount": str(len(job.requests)),
+                "successfulRequestCount": str(done),
+            },
+            "output": output,
+        }
+        found: dict[str, Any] = {"name": job.id, "metadata": about, "done": job.ended is not None}
+        if job.errors:
+            found["error"] = {"code": 3, "message": job.errors[0]["message"]}
+        return found
 
     def _show_openai(self, job: Job) -> dict[str, Any]:
         status = job.status

@@ -1,10 +1,11 @@
 """Type `b`: a script process, whose output goes to its file without secrets.
 
-Type `r`: a command that runs on another node.
+Type `r`: a command that runs on another node, or a template that is evaluated there.
 
 A `NodeCommand` on the node runs the command below the supervisor of all scripts, with its output in
 a file there; this process copies the file as it grows. What starts one on a node is passed to
-`NodeWork`, see `evaluator.batch.engines.ray_engine` for Ray.
+`NodeWork`, see `evaluator.batch.engines.ray_engine` for Ray, and `node_template` there for
+templates.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from evaluator.background.output import MAX_BYTES, Output, RedactedOutput
 from evaluator.background.tasks import End, TaskType, Work
@@ -209,7 +210,7 @@ connection.
 class RemoteCommand(Protocol):
     """A NodeCommand in another process. A method raises an exception if the node is lost."""
 
-    async def run(self, command: Command) -> End: ...
+    async def run(self, command: Any) -> Any: ...
 
     async def read(self, offset: int) -> bytes: ...
 
@@ -230,15 +231,19 @@ class NodeCommand:
         weakref.finalize(self, self._output.close)
         self._max_bytes = max_bytes
         self._is_killed = False
-        self._work: CommandWork | None = None
+        self._work: Work | None = None
 
-    async def run(self, command: Command) -> End:
-        """Runs the command to its end."""
+    async def run(self, command: Any) -> Any:
+        """Runs the Command to its end. Returns: its End."""
         # Ray kills the children of a process that ends.
-        self._work = CommandWork(replace(command, is_nested=True))
+        return await self.perform(CommandWork(replace(command, is_nested=True)))
+
+    async def perform(self, work: Work) -> End:
+        """Runs `work` to its end."""
+        self._work = work
         if self._is_killed:
-            self._work.kill()
-        return await self._work.run(Output(Path(), self._output.fileno()))
+            work.kill()
+        return await work.run(Output(Path(), self._output.fileno()))
 
     async def read(self, offset: int) -> bytes:
         """The next bytes of the output."""
@@ -259,7 +264,7 @@ class NodeWork(Work):
     type: TaskType = "r"
     is_watched = True
 
-    def __init__(self, command: Command, open_node: OpenNode) -> None:
+    def __init__(self, command: Any, open_node: OpenNode) -> None:
         self._command = command
         self._open_node = open_node
         self._wake = asyncio.Event()
@@ -282,9 +287,13 @@ class NodeWork(Work):
         super().kill(reason)
         self._wake.set()
 
+    async def run_on(self, remote: RemoteCommand) -> End:
+        """Runs the command on the node to its end."""
+        return await remote.run(self._command)
+
     async def _follow(self, remote: RemoteCommand, output: Output) -> End:
         """Copies the output until the command has ended."""
-        running = asyncio.ensure_future(remote.run(self._command))
+        running = asyncio.ensure_future(self.run_on(remote))
         waking = asyncio.ensure_future(self._wake.wait())
         offset = 0
         left = _BLOCKS_AFTER_KILL

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from evaluator.batch.control import batch_status as batch_status
     from evaluator.batch.control import control_batch as control_batch
     from evaluator.batch.cost_plan import Amounts as Amounts
+    from evaluator.batch.cost_plan import CacheSaving as CacheSaving
     from evaluator.batch.cost_plan import CostPart as CostPart
     from evaluator.batch.cost_plan import CostPlan as CostPlan
     from evaluator.batch.cost_plan import plan_costs as plan_costs
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from evaluator.batch.identity import Cell as Cell
     from evaluator.batch.identity import Identity as Identity
     from evaluator.batch.judges import Judges as Judges
+    from evaluator.batch.labels import CurrentLabels as CurrentLabels
+    from evaluator.batch.labels import Label as Label
+    from evaluator.batch.labels import LabelVerdict as LabelVerdict
     from evaluator.batch.merge import merge_shards as merge_shards
     from evaluator.batch.metrics import FunctionMetric as FunctionMetric
     from evaluator.batch.metrics import Metric as Metric
@@ -77,7 +81,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     ".control": ("BatchStatus", "Command", "batch_status", "control_batch"),
-    ".cost_plan": ("Amounts", "CostPart", "CostPlan", "plan_costs"),
+    ".cost_plan": ("Amounts", "CacheSaving", "CostPart", "CostPlan", "plan_costs"),
     ".decision": ("Deciding", "Decision", "Design", "LookResult"),
     ".design": ("PlannedDecision",),
     ".definition": ("BatchDefinition", "read_definition"),
@@ -88,6 +92,7 @@ _HOMES = {
     ".plan": ("BatchPlan", "make_plan"),
     ".identity": ("Cell", "Identity"),
     ".judges": ("Judges",),
+    ".labels": ("CurrentLabels", "Label", "LabelVerdict"),
     ".thresholds": ("Threshold", "ThresholdResult"),
     ".progress": (
         "Display",

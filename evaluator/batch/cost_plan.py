@@ -9,6 +9,7 @@ batch of the same template.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from pathlib import Path
@@ -32,7 +33,6 @@ from evaluator.interpreter.cost_bounds import Amounts, CostBounds
 from evaluator.interpreter.preview import Preview, PreviewBackend
 from evaluator.lazy_dataclass import dataclass
 from evaluator.models import prices
-from evaluator.models.prompt_cache import Prefix
 from evaluator.nodes import Task, TopLevel
 from evaluator.nodes.walk import operands
 
@@ -41,13 +41,17 @@ if TYPE_CHECKING:
 
 MAX_PREVIEWED = 2_000
 """More rows are not rendered for a template and variant: each takes about a millisecond."""
-_TYPICAL = 0.6
-"""What a model counts, of an estimate: estimates of prose and code are two thirds too high."""
+MAX_COMPARED = 200
+"""More rows of an earlier batch are not rendered for a template and variant."""
+_TYPICAL = 0.68
+"""What a model counts, of an estimate: the mean over the shipped suites."""
+_MESSAGE_TOKENS = 4
+"""What providers add to a message."""
 _UNKNOWN = Amounts(*(None,) * 7)
 
 
 @dataclass(frozen=True, slots=True)
-class Cached:
+class CacheSaving:
     """Input tokens that are read from a prompt cache, and the US dollars that this saves of the
     interactive price.
     """
@@ -55,8 +59,8 @@ class Cached:
     tokens: float = 0.0
     saved_usd: float = 0.0
 
-    def __add__(self, other: Cached) -> Cached:
-        return Cached(self.tokens + other.tokens, self.saved_usd + other.saved_usd)
+    def __add__(self, other: CacheSaving) -> CacheSaving:
+        return CacheSaving(self.tokens + other.tokens, self.saved_usd + other.saved_usd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ class CostPart:
     model: str
     most: Amounts
     expected: Amounts
-    cached: Cached
+    cached: CacheSaving
 
     def to_dict(self) -> dict[str, Any]:
         named = {"template": self.template, "variant": self.variant, "judge": self.judge}
@@ -96,18 +100,18 @@ class CostPlan:
     notes: Sequence[str]
 
     @property
-    def models(self) -> dict[str, tuple[Amounts, Amounts, Cached]]:
+    def models(self) -> dict[str, tuple[Amounts, Amounts, CacheSaving]]:
         """The most and the expectation for each model, of templates and judges together."""
-        found: dict[str, tuple[Amounts, Amounts, Cached]] = {}
+        found: dict[str, tuple[Amounts, Amounts, CacheSaving]] = {}
         for part in self.parts:
-            most, expected, cached = found.get(part.model, (Amounts(), Amounts(), Cached()))
+            most, expected, cached = found.get(part.model, (Amounts(), Amounts(), CacheSaving()))
             found[part.model] = (most + part.most, expected + part.expected, cached + part.cached)
         return found
 
     @property
-    def cached(self) -> Cached:
+    def cached(self) -> CacheSaving:
         """What prompt caches are expected to save in total."""
-        return sum((part.cached for part in self.parts), Cached())
+        return sum((part.cached for part in self.parts), CacheSaving())
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -144,13 +148,16 @@ async def plan_costs(
     like = like or plan.options.decide.like
     if like is None and _is_resumed(plan):
         like = plan.options.output
-    recorded = {} if like is None else _recorded(like)
+    recorded, rows_before = ({}, {}) if like is None else _recorded(like)
     if not recorded:
         like = None
     makers = [
         _CellCost(evaluator, plan, template=cell.template, variant=variant, recorded=recorded)
         for cell, variant in plan.cells
     ]
+    if plan.options.fewshot is None:  # the examples of earlier rows are not recorded
+        for maker in makers:
+            await maker.compare(rows_before.get(maker.template, ()))
     pending, left = _pending_work(plan)
     stride = 1 if left is None else -(-left // MAX_PREVIEWED) or 1
     makers_of = {(maker.template, maker.variant.name): maker for maker in makers}
@@ -263,13 +270,18 @@ class _Expected:
     """Sums over the samples that were rendered, for the template or for a judge."""
 
     by_model: dict[str, Amounts] = field(default_factory=dict[str, Amounts])
-    prefixes: dict[str, dict[Prefix, int]] = field(default_factory=dict[str, dict[Prefix, int]])
+    prefixes: Counter[tuple[str, bytes, int]] = field(
+        default_factory=Counter[tuple[str, bytes, int]]
+    )
 
-    def add(self, model: str, amounts: Amounts, prefix: Prefix | None) -> None:
-        self.by_model[model] = self.by_model.get(model, Amounts()) + amounts
-        if prefix is not None:
-            calls = self.prefixes.setdefault(model, {})
-            calls[prefix] = calls.get(prefix, 0) + 1
+    @property
+    def input_tokens(self) -> float:
+        return sum(amounts.input_tokens or 0 for amounts in self.by_model.values())
+
+    def add(self, config: HandlerConfig, preview: Preview) -> None:
+        model = preview.model
+        self.by_model[model] = self.by_model.get(model, Amounts()) + _expected(config, preview)
+        self.prefixes[model, preview.prefix_key, preview.prefix_tokens] += 1
 
 
 class _CellCost:
@@ -304,6 +316,7 @@ class _CellCost:
         self._expected: dict[str | None, _Expected] = {None: _Expected()}
         self._known: dict[Any, dict[str | None, Amounts]] = {}
         self._recorded = recorded
+        self._rendered_before: float | None = None
         self._scorers = [
             (scorer, member)
             for scorer in plan.scorers
@@ -363,6 +376,19 @@ class _CellCost:
         if is_shown and isinstance(outcome, TaskResult):
             await self._judge(sample, outcome)
 
+    async def compare(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Renders rows of an earlier batch, whose prompts may be longer or shorter than these."""
+        rendered = _Expected()
+        count = 0
+        model = self.variant.model or self._evaluator.model
+        for inputs in rows:
+            seen, _ = await self._preview(self._previewing, self.template, inputs, model=model)
+            count += bool(seen)
+            for preview in seen:
+                rendered.add(self._config, preview)
+        if count:
+            self._rendered_before = rendered.input_tokens / count
+
     def _bound(self, inputs: Mapping[str, Any], prompt: int | None) -> dict[str | None, Amounts]:
         repeats = tuple(each.repeats.most for each in operands(self._node, inputs))
         key = (prompt, repeats, frozenset(inputs))
@@ -417,7 +443,7 @@ class _CellCost:
     def _expect(self, judge: str | None, seen: Iterable[Preview]) -> None:
         found = self._expected.setdefault(judge, _Expected())
         for preview in seen:
-            found.add(preview.model, _expected(self._config, preview), preview.prefix)
+            found.add(self._config, preview)
 
     # -- the sums ----------------------------------------------------------------------------------
 
@@ -453,9 +479,13 @@ class _CellCost:
     def _expectation(self, judge: str | None, model: str, models: Sequence[str]) -> Amounts:
         """The expectation for one of the `models` that the template, or a judge, asks."""
         count, shown = self._counts(judge)
-        sums = self._expected.get(judge, _Expected()).by_model
+        rendered = self._expected.get(judge, _Expected())
+        sums = rendered.by_model
         recorded = self._recorded.get((self.template, judge))
         if recorded is not None:
+            if judge is None and shown and self._rendered_before and recorded.input_tokens:
+                longer = rendered.input_tokens / shown / self._rendered_before
+                recorded = replace(recorded, input_tokens=recorded.input_tokens * longer)
             # The record has the sum of all models: each has the share of its rendered turns.
             turns = [sums.get(other, Amounts()).turns or 0 for other in models]
             share = 1 / len(models)
@@ -466,22 +496,22 @@ class _CellCost:
             return _UNKNOWN
         return replace(sums.get(model, Amounts()).times(count / shown), seconds=None)
 
-    def _cached(self, judge: str | None, model: str) -> Cached:
+    def _cached(self, judge: str | None, model: str) -> CacheSaving:
         """What the prompt cache of `model` saves: the first call with a prefix writes it, and the
         others read it.
         """
         terms = cache_terms_of(self._config, model)
         count, shown = self._counts(judge)
-        prefixes = self._expected.get(judge, _Expected()).prefixes.get(model, {})
         if terms is None or self._config.prices is not None or not shown:
-            return Cached()
-        found = Cached()
-        for prefix, rendered in prefixes.items():
+            return CacheSaving()
+        found = CacheSaving()
+        prefixes = self._expected.get(judge, _Expected()).prefixes
+        for (of, _, estimate), rendered in prefixes.items():
             calls = rendered * count / shown
-            tokens = prefix.tokens * _TYPICAL
+            tokens = estimate * _TYPICAL
             saved = terms.saved_usd(tokens, calls)
-            if saved > 0:
-                found += Cached(tokens * (calls - 1), saved)
+            if of == model and saved > 0:
+                found += CacheSaving(tokens * (calls - 1), saved)
         return found
 
     def missing(self) -> list[str]:
@@ -513,7 +543,8 @@ def _expected(config: HandlerConfig, preview: Preview) -> Amounts:
     """What the request of a preview and its answer are expected to take."""
     share = 1.0 if is_simulated_model(preview.model) else _TYPICAL
     output = None if preview.output_tokens is None else preview.output_tokens * share
-    amounts = Amounts(1, 1, preview.input_tokens * share, output, None, None, None)
+    sent = preview.input_tokens * share + _MESSAGE_TOKENS * len(preview.messages)
+    amounts = Amounts(1, 1, sent, output, None, None, None)
     return _priced(config, preview.model, amounts)
 
 
@@ -534,11 +565,19 @@ def _priced(config: HandlerConfig, model: str, amounts: Amounts) -> Amounts:
     return replace(amounts, cost_usd=cost, batch_cost_usd=batch_cost)
 
 
-def _recorded(folder: str | Path) -> dict[tuple[str, str | None], Amounts]:
-    """The mean amounts of a sample in an earlier batch: by template, and of each judge."""
+def _recorded(
+    folder: str | Path,
+) -> tuple[dict[tuple[str, str | None], Amounts], dict[str, list[Mapping[str, Any]]]]:
+    """The mean amounts of a sample in an earlier batch, by template, and of each judge; and the
+    inputs of some of its rows, by template.
+    """
+    rows: dict[str, list[Mapping[str, Any]]] = {}
     sums: dict[tuple[str, str | None], Amounts] = {}
     counts: dict[tuple[str, str | None], int] = {}
     for result in open_batch(folder).results():
+        known = rows.setdefault(result.template, [])
+        if result.usage.turns and len(known) < MAX_COMPARED:
+            known.append(result.inputs)
         used: list[tuple[str | None, Usage, float]] = [(None, result.usage, result.duration_s)]
         used += [(name, score.usage, 0.0) for name, score in result.scores.items()]
         for judge, usage, seconds in used:
@@ -549,4 +588,4 @@ def _recorded(folder: str | Path) -> dict[tuple[str, str | None], Amounts]:
             one = Amounts(turns, turns, usage.input_tokens, usage.output_tokens, seconds=seconds)
             sums[key] = sums.get(key, Amounts()) + one
             counts[key] = counts.get(key, 0) + 1
-    return {key: amounts.times(1 / counts[key]) for key, amounts in sums.items()}
+    return {key: amounts.times(1 / counts[key]) for key, amounts in sums.items()}, rows

@@ -6,7 +6,7 @@ is at fixed rows and waits until all of them have a result, so that the order of
 not matter. A result with an error or without a score has no value: it makes no pair, and the look
 has less information, which the boundaries take into account. A look that was taken stays as it is.
 
-Compared is whether a result passed; the epochs of a row are averaged.
+Compared is whether a result passed, or the value of one score; the epochs of a row are averaged.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from evaluator.fields import (
     Count,
     Flag,
     JsonForm,
+    Name,
     PathText,
     Positive,
     Range,
@@ -53,7 +54,8 @@ def number_in(text: str) -> float | None:
 class Deciding(Checked, error=UsageError):
     """What a batch has to decide, and how many rows it may take.
 
-    `detect`: the smallest difference of the share of passed results that matters, in [0, 1].
+    `detect`: the smallest difference that matters, of the share of passed results, in [0, 1], or
+    with `measure` of the mean value of the score with this name.
     `power`: the probability to show it, if it is there. `baseline`: the folder of a batch of one
     template and variant over the same rows, or a number. `like`: an earlier batch like this one,
     whose spread is expected again. `stop_early`: look at the results five times, and stop when the
@@ -69,8 +71,17 @@ class Deciding(Checked, error=UsageError):
         Section("Planned and sequential evaluation"),
         Flag(
             "--detect",
-            "Take as many rows and epochs as show this difference of the share of passed results.",
+            "Take as many rows and epochs as show this difference of the share of passed results, "
+            "or of --measure.",
             "D",
+        ),
+    ] = None
+    measure: Annotated[
+        Name | None,
+        Flag(
+            "--measure",
+            "The score whose values --detect or --race compares. Default: whether a result passed.",
+            "SCORE",
         ),
     ] = None
     power: Annotated[
@@ -113,10 +124,12 @@ class Deciding(Checked, error=UsageError):
     ] = False
 
     def check(self) -> None:
-        if self.detect is not None and self.detect > 1:
+        if self.detect is not None and self.detect > 1 and self.measure is None:
             raise UsageError(
                 f"detect is {self.detect:g}, expected a difference of shares such as 0.05"
             )
+        if self.measure is not None and self.method is None:
+            raise UsageError("measure is the score that detect or race compares: give one of them")
         if not 0.5 <= self.power <= 0.999:
             raise UsageError(f"power is {self.power:g}, expected a share from 0.5 to 0.999")
         if self.race and (self.detect or self.baseline or self.stop_early):
@@ -135,7 +148,13 @@ class Deciding(Checked, error=UsageError):
         if self.anytime and not self.stop_early:
             raise UsageError("anytime is a way of stop_early: give both")
         if self.number is not None and not 0 <= self.number <= 1:
-            raise UsageError(f"baseline is {self.baseline}, expected a share from 0 to 1")
+            if self.measure is None:
+                raise UsageError(f"baseline is {self.baseline}, expected a share from 0 to 1")
+            if self.like is None:
+                raise UsageError(
+                    f"baseline is {self.baseline}, so the values of {self.measure} are not in "
+                    "[0, 1]; give like, an earlier batch that shows how much they vary"
+                )
 
     @property
     def method(self) -> Method | None:
@@ -179,6 +198,7 @@ class Design(JsonForm, error=RecordError):
     alpha: Annotated[float, Range(above=0, most=0.5)] = ALPHA
     power: Annotated[float, Range(least=0.5, most=0.999)] = POWER
     detect: float | None = None
+    measure: str | None = None
     baseline: str | None = None
     expected: str | None = None
     spread: float | None = None
@@ -197,13 +217,17 @@ class Design(JsonForm, error=RecordError):
         size = f"at most {self.rows:,} rows, {_times(self.epochs, 'epoch')} each{looks}"
         if self.detect is None:
             pairs = self.variants * (self.variants - 1) // 2
+            by = "" if self.measure is None else f" by the mean of {self.measure}"
             yield (
-                f"race of {self.variants} variants: {size}; a variant is dropped when it is worse "
-                f"than the best one, with an error of {self.alpha:.0%} for all {pairs} pairs"
+                f"race of {self.variants} variants{by}: {size}; a variant is dropped when it is "
+                f"worse than the best one, with an error of {self.alpha:.0%} for all {pairs} pairs"
             )
         else:
+            what = f"{100 * self.detect:g} points"
+            if self.measure is not None:
+                what = f"{self.detect:g} in the mean of {self.measure}"
             yield (
-                f"to show a difference of {100 * self.detect:g} points to {self.baseline} "
+                f"to show a difference of {what} to {self.baseline} "
                 f"with a power of {self.power:.0%}: {size}"
             )
         if self.looks > 1 and self.method != "race":
@@ -212,7 +236,7 @@ class Design(JsonForm, error=RecordError):
             price = ""
             if self.method == "anytime":
                 price = f", and the most is {rule.inflation - 1:.0%} more than with one look"
-            effect = f"{100 * (self.effect or 0):.3g} points"
+            effect = shown_difference(self.effect or 0, self.measure, ".3g")
             yield (
                 f"on average {used[0]:,} rows if the difference is {effect}, "
                 f"{used[1]:,} if it is twice that, {used[2]:,} if there is none{price}"
@@ -251,7 +275,8 @@ class LookResult(JsonForm, error=RecordError):
         start = f"look {self.number} of {design.looks}, {self.rows:,} of {design.rows:,} rows"
         if design.method == "race":
             parts = [
-                f"{each.name} is dropped ({_points(each.difference)} to {each.by}, of {each.n:,})"
+                f"{each.name} is dropped ({shown_difference(each.difference, design.measure)} to "
+                f"{each.by}, of {each.n:,})"
                 for each in self.dropped
             ]
             return f"{start}: {'; '.join(parts) or 'no variant is dropped'}; {self.left} left"
@@ -261,9 +286,11 @@ class LookResult(JsonForm, error=RecordError):
         limits = f"stops from {self.efficacy:.2f} on"
         if self.futility and self.verdict != "none shown":
             limits += f" or below {self.futility:.2f}"
-        result = f"{found}: {_points(self.difference)}, |z| = {abs(self.z):.2f} ({limits})"
+        difference = shown_difference(self.difference, design.measure)
+        result = f"{found}: {difference}, |z| = {abs(self.z):.2f} ({limits})"
         if self.low is not None and self.high is not None:
-            result += f", interval {_points(self.low)} to {_points(self.high)}"
+            low, high = (shown_difference(limit, design.measure) for limit in (self.low, self.high))
+            result += f", interval {low} to {high}"
         if self.p is not None:
             result += f", p = {self.p:.2g}"
         return result
@@ -338,7 +365,7 @@ class Decision(JsonForm, error=RecordError):
         if self.is_over:
             return []
         design = self.design
-        times = [look.time for look in self.looks if look.efficacy is not None]
+        times = sorted({look.time for look in self.looks if look.efficacy is not None})
         found: list[dict[str, Any]] = []
         for number in range(len(self.looks) + 1, design.looks + 1):
             rows = -(-number * design.rows // design.looks)
@@ -382,8 +409,13 @@ def cell_name(template: str, variant: str) -> str:
     return f"{template} × {variant}"
 
 
-def _points(difference: float) -> str:
-    return f"{100 * difference:+.1f} points"
+def shown_difference(value: float, measure: str | None, form: str = "+.1f") -> str:
+    """A difference for a person: in points of the share of passed results, or of the values of
+    `measure`.
+    """
+    if measure is None:
+        return f"{100 * value:{form}} points"
+    return f"{value:{form.replace('.1f', '.3g')}}"
 
 
 def _times(count: int, noun: str) -> str:

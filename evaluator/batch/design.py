@@ -13,11 +13,11 @@ from dataclasses import replace
 from hashlib import blake2b
 from statistics import fmean, pvariance
 
-from evaluator.batch.decision import LOOKS, Deciding, Decision, Design, Method
+from evaluator.batch.decision import LOOKS, Deciding, Decision, Design, Method, shown_difference
 from evaluator.batch.fields import reader_of
 from evaluator.batch.identity import digest
 from evaluator.batch.reading import open_batch
-from evaluator.batch.records import Sample, Verdict
+from evaluator.batch.records import Sample, SampleResult, Verdict
 from evaluator.batch.rows import RowSource
 from evaluator.batch.statistics import (
     RowSpread,
@@ -87,7 +87,7 @@ def plan_decision(
     units = _units(rows, cluster)
     baseline: dict[str, list[float]] = {}
     if deciding.baseline is not None and deciding.number is None:
-        baseline = _values_in(deciding.baseline)
+        baseline = _values_in(deciding.baseline, deciding.measure)
         units = _with_values(units, baseline)
         if not units:
             raise UsageError(
@@ -97,7 +97,14 @@ def plan_decision(
         design = recorded.design
     elif deciding.detect is None:
         available = sum(map(len, units.values()))
-        design = Design(method, LOOKS[method], available, epochs=epochs, variants=variants)
+        design = Design(
+            method,
+            LOOKS[method],
+            available,
+            epochs=epochs,
+            variants=variants,
+            measure=deciding.measure,
+        )
     else:
         design = _Sizing(deciding, units, baseline=baseline).design(method, epochs)
     look_of = _deal(units, design)
@@ -107,7 +114,11 @@ def plan_decision(
     found = replace(design, rows=len(look_of), order=digest(look_of), expected=digest(values))
     if recorded is None:
         decision = Decision(found)
-    elif (design.method, design.detect) != (method, deciding.detect):
+    elif (design.method, design.detect, design.measure) != (
+        method,
+        deciding.detect,
+        deciding.measure,
+    ):
         raise UsageError("the batch was begun with another decision: leave its options as they are")
     elif found.order != design.order:
         raise UsageError("the rows of the batch have changed since its decision was designed")
@@ -143,7 +154,17 @@ def _with_values(
     return {name: ids for name, ids in found.items() if ids}
 
 
-def _values_in(folder: str) -> dict[str, list[float]]:
+def value_of(result: SampleResult, measure: str | None) -> float | None:
+    """What is compared of a result: the value of the score `measure`, or whether it passed; None
+    without one.
+    """
+    if measure is None:
+        return VALUES.get(result.verdict)
+    score = result.scores.get(measure)
+    return None if score is None else score.value
+
+
+def _values_in(folder: str, measure: str | None) -> dict[str, list[float]]:
     """The values of each row of an earlier batch, one for each epoch that was judged.
 
     Raises: RecordError, if there is no batch; UsageError, if it has several variants or no value.
@@ -155,11 +176,12 @@ def _values_in(folder: str) -> dict[str, list[float]]:
         )
     found: dict[str, list[float]] = {}
     for result in batch.results():
-        value = VALUES.get(result.verdict)
+        value = value_of(result, measure)
         if value is not None:
             found.setdefault(result.sample_id, []).append(value)
     if not found:
-        raise UsageError(f"{folder} has no result that passed or failed")
+        what = "result that passed or failed" if measure is None else f"value of {measure!r}"
+        raise UsageError(f"{folder} has no {what}")
     return found
 
 
@@ -180,7 +202,7 @@ class _Sizing:
         known: dict[str, float] = {}
         number = deciding.number
         if deciding.like is not None:
-            like = _values_in(deciding.like)
+            like = _values_in(deciding.like, deciding.measure)
             known = {
                 name: fmean(values) - (number if number is not None else fmean(baseline[name]))
                 for name, values in like.items()
@@ -196,6 +218,11 @@ class _Sizing:
         elif number is not None:
             self._spread = RowSpread(number * (1 - number))
             source = f"that of results if {number:.0%} pass; --like FOLDER measures it"
+            if deciding.measure is not None:
+                source = (
+                    f"the most that values in [0, 1] with the mean {number:g} have; "
+                    "--like FOLDER measures it"
+                )
         else:
             known = {name: fmean(values) for name, values in baseline.items()}
             parts = variance(baseline.values())
@@ -208,9 +235,15 @@ class _Sizing:
                 f"from the variance of the baseline and a correlation of {CORRELATION}, which is a "
                 "guess; --like FOLDER measures it"
             )
-        # For a difference of this size some results have to differ.
-        least = self._detect * (1 - self._detect) - self._spread.epoch
-        self._spread = replace(self._spread, rows=max(least, self._spread.rows))
+        if deciding.measure is None:
+            # For a difference of this size some results have to differ.
+            least = self._detect * (1 - self._detect) - self._spread.epoch
+            self._spread = replace(self._spread, rows=max(least, self._spread.rows))
+        elif self._spread.with_epochs(1) <= 0:
+            raise UsageError(
+                f"the values of {deciding.measure} do not vary, so no number of rows can be "
+                "planned; give --like FOLDER, a batch where they do"
+            )
         self._design_effect = self._effect_of_clusters(known)
         self._source = source
         self._is_measured = bool(known)
@@ -259,9 +292,10 @@ class _Sizing:
         elif len(self._units) < self._available and not self._is_measured:
             notes.append("rows in clusters count as independent, as no earlier batch shows more")
         if needed(chosen) > self._available:
+            shown = shown_difference(effect, deciding.measure, ".1f")
             notes.append(
                 f"{needed(chosen):,} rows are needed, and {self._available:,} can be compared: "
-                f"they show a difference of {100 * effect:.1f} points"
+                f"they show a difference of {shown}"
             )
         return Design(
             method,
@@ -271,6 +305,7 @@ class _Sizing:
             variants=1,
             power=deciding.power,
             detect=self._detect,
+            measure=deciding.measure,
             baseline=deciding.baseline,
             spread=spread,
             effect=max(effect, self._detect) if rows == self._available else self._detect,

@@ -136,26 +136,29 @@ def _check_expression(rows: RowSource, text: str, purpose: str) -> None:
         raise UsageError(f"{purpose}: {text} has no value for any row")
 
 
-def check_targets(rows: RowSource, scorers: Iterable[Scorer]) -> None:
-    """Checks the targets of the first 1,000 rows, as far as they can be read ahead, with the
-    scorers that can.
+def check_rows(rows: RowSource, scorers: Iterable[Scorer]) -> None:
+    """Checks the first 1,000 rows, as far as they can be read ahead, with the scorers that can.
 
-    Raises: UsageError, for a target that a scorer cannot compare; says which row has it.
+    Raises: UsageError, for a row that a scorer cannot score, such as one with a target that it
+    cannot compare; says which row.
     """
     checked = [
         each
         for each in scorers
         if isinstance(each, BuiltinScorer)
-        and type(each).check_target is not BuiltinScorer.check_target
+        and (
+            type(each).check_row is not BuiltinScorer.check_row
+            or type(each).check_target is not BuiltinScorer.check_target
+        )
     ]
     if not checked:
         return
     for sample in islice(rows.read_ahead(), MOST_FIELDS):
         if sample is None:
             return
-        for scorer in checked if sample.target is not None else ():
+        for scorer in checked:
             try:
-                scorer.check_target(sample.target)
+                scorer.check_row(sample)
             except UsageError as error:
                 raise UsageError(
                     f"scorer {scorer.name!r}, row {sample.id!r:.80}: {error}"

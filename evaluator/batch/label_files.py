@@ -1,10 +1,9 @@
-"""Labels in files of other programs: CSV, and JSON as Label Studio exports it (an array, or one
-task a line).
+"""Labels in files of other programs: CSV, JSON as Label Studio exports it, and logs of Inspect AI
+(see `label_forms`).
 
 A CSV file has a row for each label. A result is named by `key`, or by `sample_id` with `epoch`,
-`template` and `variant` where these are needed to tell it from others. In JSON the same names are
-members of a task's `data`; each annotation is a label, its choice the verdict, its number the value
-and its text the note.
+`template` and `variant` where these are needed to tell it from others. A row that compares two
+answers names the other one by `other`, a key, or by `other_template` and `other_variant`.
 """
 
 from __future__ import annotations
@@ -12,53 +11,49 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
 
-from evaluator.batch.export.output_path import output_file
-from evaluator.batch.label_sheet import LabelSheet, as_text
+from evaluator.batch.export.inspect import write_inspect
+from evaluator.batch.export.output_path import About, output_file
+from evaluator.batch.export.result_table import guarded, unguarded
+from evaluator.batch.label_forms import (
+    OTHER,
+    RESULT,
+    Labelled,
+    LabelRow,
+    read_json,
+    read_log,
+    task_of,
+)
+from evaluator.batch.label_session import scorer_to_label
+from evaluator.batch.label_sheet import Answer, LabelSheet, as_text
 from evaluator.batch.labels import (
-    CurrentLabels,
     Label,
+    LabelVerdict,
     append_labels,
-    read_labels,
     shown_digest,
 )
+from evaluator.batch.preferences import pair_digest
 from evaluator.batch.reading import Batch
 from evaluator.batch.records import SampleResult
 from evaluator.batch.rows.table_rows import read_csv
 from evaluator.errors import UsageError
-from evaluator.errors.messages import json_problem
-from evaluator.files.open_below import read_regular
-from evaluator.lazy_dataclass import dataclass
 from evaluator.record.journal import now
 from evaluator.record.steps import Scrub
 
-_MAX_BYTES = 1_000_000_000
-_RESULT = ("key", "sample_id", "epoch", "template", "variant")
 _LABEL = ("scorer", "labeller", "verdict", "value", "grade", "note", "at", "seconds", "shown")
-# Cells that begin with one of these are formulas for a spreadsheet.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A label of a file: where it is, and its texts by the names of columns."""
-
-    where: str
-    values: Mapping[str, str]
-
-    def get(self, name: str) -> str:
-        return self.values.get(name, "").strip()
+_MARKS = {"C": "passed", "I": "failed", "N": "failed", "P": "0.5"}
+"""Values of Inspect AI: correct, incorrect, no answer, partial."""
+_TURNED = {LabelVerdict.BETTER: LabelVerdict.WORSE, LabelVerdict.WORSE: LabelVerdict.BETTER}
+_PREFERENCES = (*_TURNED, LabelVerdict.TIE, LabelVerdict.UNDECIDED)
 
 
 def import_labels(
     batch: Batch,
     path: Path,
     *,
-    scorer: str,
+    scorer: str | None,
     labeller: str | None,
     scrub: Scrub | None = None,
 ) -> int:
@@ -66,34 +61,25 @@ def import_labels(
     none. Returns: their number.
 
     Raises: UsageError, with the row, for a result that the batch does not have, a verdict that
-    cannot be read, or a row without a labeller.
+    cannot be read, or a row without a labeller or a scorer.
     """
     rows = list(_read(path))
     results = _find_results(batch, rows)
+    others = _find_results(
+        batch, [_other_row(row, results[row.where]) for row in rows if row.is_pair]
+    )
     labels: list[Label] = []
-    scorers: Mapping[str, Any] = batch.manifest.get("scorers") or {}
     for row in rows:
-        name = row.get("scorer") or scorer
-        result = results[row.where]
-        sheet = LabelSheet.of(scorers.get(name) or {})
-        word = row.get("grade") or row.get("value") or row.get("verdict")
         try:
-            answer = sheet.read(word)
-            labels.append(
-                Label(
-                    result.key,
-                    result.identity,
-                    row.get("shown") or shown_digest(result),
-                    scorer=name,
-                    labeller=row.get("labeller") or labeller or "",
-                    verdict=answer.verdict,
-                    value=answer.value,
-                    grade=answer.grade,
-                    note=row.get("note"),
-                    at=row.get("at") or now(),
-                    seconds=float(row.get("seconds") or 0),
-                )
+            label = _label(
+                batch,
+                row,
+                result=results[row.where],
+                other=others.get(row.where),
+                scorer=scorer,
+                labeller=row.get("labeller") or labeller or "",
             )
+            labels.append(label)
         except (ValueError, UsageError) as error:
             hint = ""
             if not (row.get("labeller") or labeller):
@@ -103,6 +89,74 @@ def import_labels(
     return len(labels)
 
 
+def _label(
+    batch: Batch,
+    row: LabelRow,
+    *,
+    result: SampleResult,
+    other: SampleResult | None,
+    scorer: str | None,
+    labeller: str,
+) -> Label:
+    if other is None:
+        scorer = row.get("scorer") or scorer_to_label(batch, scorer)
+        sheet = LabelSheet.of((batch.manifest.get("scorers") or {}).get(scorer) or {})
+        word = row.get("grade") or row.get("value") or row.get("verdict")
+        if word not in sheet.grades:
+            word = _MARKS.get(word, word)
+        answer = sheet.read(word)
+        shown = shown_digest(result)
+    else:
+        if result.key == other.key:
+            raise UsageError("compares a result with itself; name two variants or templates")
+        if (result.sample_id, result.epoch) != (other.sample_id, other.epoch):
+            raise UsageError("compares results of different rows")
+        scorer = ""
+        answer = Answer(_preference(row))
+        places = [batch.cells.index((each.template, each.variant)) for each in (result, other)]
+        # As `label_pairs` asks: the variant that the batch has first is the first one.
+        if places[0] > places[1]:
+            result, other = other, result
+            answer = Answer(_TURNED.get(answer.verdict, answer.verdict))
+        shown = pair_digest(result, other)
+    return Label(
+        result.key,
+        result.identity,
+        row.get("shown") or shown,
+        scorer=scorer,
+        labeller=labeller,
+        verdict=answer.verdict,
+        value=answer.value,
+        grade=answer.grade,
+        note=row.get("note"),
+        at=row.get("at") or now(),
+        seconds=float(row.get("seconds") or 0),
+        other="" if other is None else other.key,
+    )
+
+
+def _preference(row: LabelRow) -> LabelVerdict:
+    for verdict in _PREFERENCES:
+        if row.get("verdict").lower() == verdict.value:
+            return verdict
+    words = ", ".join(verdict.value for verdict in _PREFERENCES)
+    raise UsageError(f"the verdict is {row.get('verdict')!r:.40}, expected one of {words}")
+
+
+def _other_row(row: LabelRow, result: SampleResult) -> LabelRow:
+    """A row that names the other result of a comparison."""
+    return LabelRow(
+        row.where,
+        {
+            "key": row.get("other"),
+            "sample_id": result.sample_id,
+            "epoch": str(result.epoch),
+            "template": row.get("other_template") or result.template,
+            "variant": row.get("other_variant") or result.variant,
+        },
+    )
+
+
 def export_labels(batch: Batch, path: Path) -> int:
     """Writes the labels that count into a file, in the form that its name ends with. Returns: their
     number.
@@ -110,107 +164,71 @@ def export_labels(batch: Batch, path: Path) -> int:
     Raises: UsageError, for another ending, or a file of the batch's own record; RecordError, if it
     cannot be written.
     """
-    labels = CurrentLabels(read_labels(batch.folder))
-    found: list[tuple[SampleResult, list[Label]]] = []
-    for result in batch.results():
-        own = [
-            label
-            for scorer in labels.scorers
-            for label in labels.of(scorer).get(result.key, {}).values()
-        ]
-        if own:
-            found.append((result, own))
-    if path.suffix == ".csv":
-        text = _csv_text(found)
-    elif path.suffix in (".json", ".jsonl"):
-        by_scorer = [
-            (result, list(own))
-            for result, every in found
-            for _, own in groupby(every, key=lambda label: label.scorer)
-        ]
-        tasks = [_task(number, *each) for number, each in enumerate(by_scorer, 1)]
-        if path.suffix == ".json":
-            text = json.dumps(tasks, ensure_ascii=False, indent=1) + "\n"
-        else:
-            text = "".join(json.dumps(task, ensure_ascii=False) + "\n" for task in tasks)
+    found = _labelled(batch)
+    if path.suffix == ".eval":
+        about = About(
+            batch.manifest, batch.totals, summary=batch.summarise(), labels=batch.labels()
+        )
+        write_inspect(batch.results(), about, path)
     else:
-        raise _unknown_form(path)
-    with output_file(path) as file:
-        file.write(text.encode("utf-8", "backslashreplace"))
-    return sum(len(own) for _, own in found)
+        if path.suffix == ".csv":
+            text = _csv_text(found)
+        elif path.suffix in (".json", ".jsonl"):
+            tasks = [task_of(number, each) for number, each in enumerate(found, 1)]
+            if path.suffix == ".json":
+                text = json.dumps(tasks, ensure_ascii=False, indent=1) + "\n"
+            else:
+                text = "".join(json.dumps(task, ensure_ascii=False) + "\n" for task in tasks)
+        else:
+            raise _unknown_form(path)
+        with output_file(path) as file:
+            file.write(text.encode("utf-8", "backslashreplace"))
+    return sum(len(each.labels) for each in found)
+
+
+def _labelled(batch: Batch) -> list[Labelled]:
+    """The results with labels by scorer, and then the pairs of results."""
+    labels = batch.labels()
+    found: list[Labelled] = []
+    of_pairs: dict[str, SampleResult] = {}
+    wanted = {key for keys in labels.pairs for key in keys}
+    for result in batch.results():
+        if result.key in wanted:
+            of_pairs[result.key] = result
+        for scorer in labels.scorers:
+            own = labels.of(scorer).get(result.key, {}).values()
+            if own:
+                found.append(Labelled(result, list(own)))
+    for (one, other), own in labels.pairs.items():
+        if one in of_pairs and other in of_pairs:
+            found.append(Labelled(of_pairs[one], list(own.values()), of_pairs[other]))
+    return found
 
 
 def _unknown_form(path: Path) -> UsageError:
-    return UsageError(f"{path}: labels are in files that end with .csv, .json or .jsonl")
+    return UsageError(f"{path}: labels are in files that end with .csv, .json, .jsonl or .eval")
 
 
-def _read(path: Path) -> Iterator[_Row]:
+def _read(path: Path) -> Iterator[LabelRow]:
     if path.suffix == ".csv":
         for line, values in read_csv(path, ","):
             texts = {name: value for name, value in values.items() if isinstance(value, str)}
-            yield _Row(f"{path}:{line}", {name: _plain(text) for name, text in texts.items()})
+            yield LabelRow(
+                f"{path}:{line}", {name: unguarded(text) for name, text in texts.items()}
+            )
     elif path.suffix in (".json", ".jsonl"):
-        for number, task in enumerate(_tasks(path), 1):
-            yield from _labels_of_task(f"{path}, task {number}", task)
+        yield from read_json(path)
+    elif path.suffix == ".eval":
+        yield from read_log(path)
     else:
         raise _unknown_form(path)
 
 
-def _tasks(path: Path) -> list[Any]:
-    try:
-        text = read_regular(path, _MAX_BYTES).decode("utf-8-sig")
-        if text.lstrip().startswith("["):
-            return json.loads(text)
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: invalid JSON: {json_problem(error)}") from error
-
-
-def _labels_of_task(where: str, task: Any) -> Iterator[_Row]:
-    """Each annotation of a task of Label Studio."""
-    fields = _mapping(task)
-    data = {
-        name: as_text(value)
-        for name, value in _mapping(fields.get("data")).items()
-        if name in _RESULT or name == "scorer"
-    }
-    annotations: Any = fields.get("annotations")
-    if not isinstance(annotations, list):
-        raise UsageError(f"{where}: has no annotations; export it from Label Studio as JSON")
-    for number, each in enumerate(cast("list[Any]", annotations), 1):
-        annotation = _mapping(each)
-        if annotation.get("was_cancelled"):
-            continue
-        values = dict(data)
-        by = annotation.get("completed_by")
-        if isinstance(by, Mapping):
-            by = _mapping(by).get("email") or _mapping(by).get("id")
-        if by is not None:
-            values["labeller"] = str(by)
-        values["at"] = str(annotation.get("created_at") or "")
-        values["seconds"] = str(annotation.get("lead_time") or 0)
-        results: Any = annotation.get("result")
-        for result in cast("list[Any]", results) if isinstance(results, list) else ():
-            value = _mapping(_mapping(result).get("value"))
-            choices: Any = value.get("choices")
-            texts: Any = value.get("text")
-            if isinstance(choices, list) and choices:
-                values["verdict"] = str(cast("list[Any]", choices)[0])
-            elif "number" in value:
-                values["value"] = str(value["number"])
-            elif texts:
-                note = cast("list[Any]", texts) if isinstance(texts, list) else [texts]
-                values["note"] = "\n".join(map(str, note))
-        yield _Row(f"{where}, annotation {number}", values)
-
-
-def _find_results(batch: Batch, rows: Sequence[_Row]) -> dict[str, SampleResult]:
+def _find_results(batch: Batch, rows: Sequence[LabelRow]) -> dict[str, SampleResult]:
     """The result of each row, by where the row is. Raises: UsageError, for a row without one, or
     with several.
     """
-    wanted: dict[str, list[_Row]] = {}
+    wanted: dict[str, list[LabelRow]] = {}
     for row in rows:
         wanted.setdefault(row.get("key") or row.get("sample_id"), []).append(row)
     found: dict[str, SampleResult] = {}
@@ -234,7 +252,7 @@ def _find_results(batch: Batch, rows: Sequence[_Row]) -> dict[str, SampleResult]
     return found
 
 
-def _fits(row: _Row, result: SampleResult) -> bool:
+def _fits(row: LabelRow, result: SampleResult) -> bool:
     if row.get("key"):
         return row.get("key") == result.key
     own = {
@@ -245,72 +263,21 @@ def _fits(row: _Row, result: SampleResult) -> bool:
     return all(row.get(name) in ("", value) for name, value in own.items())
 
 
-def _csv_text(found: Iterable[tuple[SampleResult, list[Label]]]) -> str:
+def _csv_text(found: Iterable[Labelled]) -> str:
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    writer.writerow((*_RESULT, *_LABEL, "inputs", "target", "answer"))
-    for result, labels in found:
-        inputs = as_text(dict(result.inputs))
-        target = "" if result.target is None else as_text(result.target)
-        for label in labels:
+    writer.writerow((*RESULT, *_LABEL, "inputs", "target", "answer", *OTHER, "other_answer"))
+    for each in found:
+        result = each.result
+        names = each.names()
+        texts = [as_text(dict(result.inputs))]
+        texts.append("" if result.target is None else as_text(result.target))
+        texts.append(result.content)
+        texts += [names.get(name, "") for name in OTHER]
+        texts.append("" if each.other is None else each.other.content)
+        for label in each.labels:
             values = label.to_dict()
-            cells = [getattr(result, name) for name in _RESULT]
+            cells = [names[name] for name in RESULT]
             cells += ["" if values[name] is None else values[name] for name in _LABEL]
-            writer.writerow([_cell(each) for each in (*cells, inputs, target, result.content)])
+            writer.writerow([guarded(str(value)) for value in (*cells, *texts)])
     return text.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    """A text that a spreadsheet does not take for a formula."""
-    if isinstance(value, str) and value.startswith(_FORMULA):
-        return f"'{value}"
-    return value
-
-
-def _plain(cell: str) -> str:
-    """The text from which `_cell` made a cell."""
-    if cell.startswith("'") and cell[1:].startswith(_FORMULA):
-        return cell[1:]
-    return cell
-
-
-def _task(number: int, result: SampleResult, labels: Sequence[Label]) -> dict[str, Any]:
-    """A result as a task of Label Studio, for a project with the fields verdict, value and note."""
-    data: dict[str, Any] = {name: getattr(result, name) for name in _RESULT}
-    data |= {
-        "scorer": labels[0].scorer,
-        "inputs": as_text(dict(result.inputs)),
-        "target": "" if result.target is None else as_text(result.target),
-        "answer": result.content,
-    }
-    return {
-        "id": number,
-        "data": data,
-        "annotations": [_annotation(label) for label in labels],
-    }
-
-
-def _annotation(label: Label) -> dict[str, Any]:
-    parts: list[tuple[str, str, dict[str, Any]]] = [
-        ("verdict", "choices", {"choices": [label.grade or label.verdict.value]})
-    ]
-    if label.value is not None and not label.grade:
-        parts.append(("value", "number", {"number": label.value}))
-    if label.note:
-        parts.append(("note", "textarea", {"text": [label.note]}))
-    return {
-        "completed_by": label.labeller,
-        "created_at": label.at,
-        "lead_time": label.seconds,
-        "was_cancelled": False,
-        "result": [
-            {"from_name": name, "to_name": "answer", "type": kind, "value": value}
-            for name, kind, value in parts
-        ],
-    }
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    if isinstance(value, Mapping):
-        return cast("Mapping[str, Any]", value)
-    return {}

@@ -9,7 +9,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from evaluator.batch.decision import Decision, LookResult, cell_name
-from evaluator.batch.design import VALUES, PlannedDecision
+from evaluator.batch.design import VALUES, PlannedDecision, value_of
 from evaluator.batch.folder import BatchFolder, ResultEntry
 from evaluator.batch.identity import Cell, key_of
 from evaluator.batch.statistics import Dropped, mean_difference, race, signed_z
@@ -66,7 +66,7 @@ class Looks:
             for row in rows:
                 entries = _entries(index, cell, row, epochs=design.epochs, left_out=left_out)
                 missing += design.epochs - len(entries)
-                values = [VALUES[each.verdict] for each in entries if each.verdict in VALUES]
+                values = self._values(entries)
                 column.append(fmean(values) if values else None)
             columns[cell_name(cell.template, cell.variant)] = column
         if missing:
@@ -84,6 +84,14 @@ class Looks:
         self.decision = replace(self.decision, looks=(*self.decision.looks, look))
         self._record(self.decision)
         return ""
+
+    def _values(self, entries: Sequence[ResultEntry]) -> list[float]:
+        """What is compared of results, without those that have no value."""
+        measure = self.decision.design.measure
+        if measure is None:
+            return [VALUES[each.verdict] for each in entries if each.verdict in VALUES]
+        values = (value_of(self._folder.read_at(each.offset), measure) for each in entries)
+        return [value for value in values if value is not None]
 
     def _times(self, time: float) -> list[float]:
         """The times of the looks that could test, with this one."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from evaluator.batch.averages import Average
 from evaluator.batch.decision import Decision
 from evaluator.batch.design import PlannedDecision, plan_decision
-from evaluator.batch.fields import check_fields, check_targets
+from evaluator.batch.fields import check_fields, check_rows
 from evaluator.batch.folder import MANIFEST, BatchFolder
 from evaluator.batch.identity import (
     SCHEMA,
@@ -233,8 +233,9 @@ def make_plan(
         {"cluster": options.cluster, "group_by": options.group_by, **reads},
         target=options.target,
     )
-    check_targets(source, scorers)
+    check_rows(source, scorers)
     _check_provider_batch(evaluator, options, source, () if is_answered else variants)
+    _check_measure(options, scorers)
     deciding = _plan_decision(options, source, variants=len(cells))
     if deciding is not None and deciding.decision.design.epochs != options.epochs:
         options = replace(options, epochs=deciding.decision.design.epochs)
@@ -288,8 +289,8 @@ def _check_provider_batch(
         if batches_of(choice.backend, choice.model) is None:
             raise UsageError(
                 f"{choice.label} has no batch API that this version knows; remove "
-                "provider_batch, or choose a model of OpenAI, of Anthropic, or of a server "
-                "with /v1/batches"
+                "provider_batch, or choose a model of OpenAI, Anthropic, Gemini or Mistral, or of a "
+                "server with /v1/batches"
             )
 
 
@@ -319,6 +320,21 @@ def _plan_decision(options: BatchOptions, rows: RowSource, variants: int) -> Pla
         cluster=options.cluster,
         recorded=recorded,
     )
+
+
+def _check_measure(options: BatchOptions, scorers: Sequence[Scorer]) -> None:
+    """Raises: UsageError, if no scorer gives the score that the batch decides by."""
+    measure = options.decide.measure
+    names = [name for scorer in scorers for name in score_names(scorer)]
+    if measure is None or measure in names:
+        return
+    # A scorer whose code is not loaded may have this value.
+    if not any(
+        isinstance(scorer, UnloadedScorer) and measure.startswith(f"{scorer.name}.")
+        for scorer in scorers
+    ):
+        hint = did_you_mean(measure, names) or f"the scores are {listed(names)}"
+        raise UsageError(f"measure: there is no score {measure!r}; {hint}")
 
 
 def _was_begun(options: BatchOptions) -> bool:

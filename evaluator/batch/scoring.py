@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from evaluator import clock
 from evaluator.batch.engines import make_engine
-from evaluator.batch.fields import check_targets
+from evaluator.batch.fields import check_rows
 from evaluator.batch.folder import BatchFolder, ResultEntry
 from evaluator.batch.identity import Cell, Identity, digest
 from evaluator.batch.judges import find_judges
@@ -178,7 +178,7 @@ def _plan(
     ]
     reasons = manifest.get("count_as_failed", COUNTED)
     rows = cast("RowSource", _StoredRows(folder))
-    check_targets(rows, scorers)
+    check_rows(rows, scorers)
     return BatchPlan(
         manifest.get("name") or folder.path.name,
         BatchOptions(

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from enum import StrEnum
@@ -82,6 +83,12 @@ _SHARES = (
 _TOTAL_UNKNOWN = "the total number of results is unknown"
 # Errors and pending results do not make these incomplete, as they count them.
 _ALWAYS_KNOWN = ("errors", "error_rate", "pending")
+_WITHOUT_SCORES = (
+    *("pending", "cost", "input_tokens", "output_tokens"),
+    *_DURATIONS,
+    *_OF_METRIC,
+)
+"""Answers that a scorer has not scored yet do not change these."""
 METRICS = (
     *_OF_PASSED,
     *(f"{name}(SCORER)" for name in (*_OF_SCORER, *_OF_LABELS)),
@@ -472,6 +479,8 @@ def _judged(
         reasons.append(
             f"{errors:,} of {counts.results:,} results are errors, and they are not allowed"
         )
+    if threshold.metric not in _WITHOUT_SCORES:
+        reasons += _unscored_answers(summary if group is None else group, threshold.scorer)
     if found.value is None:
         reasons.append(found.unknown)
     if threshold.metric != "pending" and not pending and not counts.results:
@@ -496,6 +505,21 @@ def _judged(
         return replace(result, status=ThresholdStatus.MET)
     reason = f"{found.value:.6g} is not {threshold.operator} {threshold.value:.6g}"
     return replace(result, status=ThresholdStatus.MISSED, reason=reason)
+
+
+def _unscored_answers(holder: BatchSummary | GroupSummary, scorer: str | None) -> list[str]:
+    """Which scorers have answers to score yet; all of them, if none is named."""
+    groups = holder.groups if isinstance(holder, BatchSummary) else [holder]
+    waiting = Counter[str]()
+    for group in groups:
+        for name, found in group.part.scorers.items():
+            if scorer in (None, name):
+                waiting[name] += found.waiting
+    return [
+        f"{count:,} answers are not scored by {name} yet: run evaluator score again"
+        for name, count in waiting.items()
+        if count
+    ]
 
 
 def _missed_in_any_case(

@@ -11,7 +11,7 @@ import click
 
 from evaluator.cli.common import json_option, print_json, terminal_width
 from evaluator.cli.echo import echo
-from evaluator.cli.flags import SectionedCommand
+from evaluator.cli.flags import SectionedCommand, refuse_flags
 from evaluator.cli.improve import run_search_command, search_flags
 from evaluator.cli.results import batch_argument
 from evaluator.errors import UsageError
@@ -42,9 +42,7 @@ from evaluator.errors import UsageError
 @partial(search_flags, of_judge=True)
 @click.option("--markdown", is_flag=True, help="Print Markdown.")
 @json_option
-@click.pass_context
 def calibrate(
-    context: click.Context,
     batch: Path,
     scorer: str | None,
     improve: bool,
@@ -71,9 +69,7 @@ def calibrate(
     if improve:
         run_search_command((found, scorer), given, markdown=markdown, as_json=as_json)
         return
-    for option in context.command.params:
-        if option.name in given and given[option.name] not in (None, False, ()):
-            raise UsageError(f"{option.opts[0]} is an option of a search; give --improve with it")
+    refuse_flags(given, "is an option of a search; give --improve with it")
     if scorer is not None:
         scorer = scorer_to_label(found, scorer)
     calibrations = found.calibrations(scorer)

@@ -19,7 +19,7 @@ from evaluator.nodes import Node, Task, TopLevel
 from evaluator.nodes.walk import children
 
 if TYPE_CHECKING:
-    from evaluator.batch.cost_plan import Cached, CostPlan
+    from evaluator.batch.cost_plan import CacheSaving, CostPlan
     from evaluator.batch.identity import Cell
     from evaluator.batch.plan import BatchPlan
     from evaluator.batch.work import Variant
@@ -87,7 +87,7 @@ def _print_costs(costs: CostPlan) -> None:
 
 
 def _rows(
-    name: str, model: str, most: Amounts, expected: Amounts, cached: Cached
+    name: str, model: str, most: Amounts, expected: Amounts, cached: CacheSaving
 ) -> list[list[str]]:
     saving = "-"
     if cached.tokens and expected.input_tokens:

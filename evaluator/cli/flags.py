@@ -115,6 +115,13 @@ def read_flags(cls: type, given: Mapping[str, Any], *, is_stored: bool = True) -
     return table
 
 
+def refuse_flags(given: Mapping[str, Any], why: str) -> None:
+    """Raises: UsageError, if an option of the current command among `given` was given."""
+    for option in click.get_current_context().command.params:
+        if given.get(option.name or "") not in (None, False, ()):
+            raise UsageError(f"{option.opts[0]} {why}")
+
+
 def _read_pairs(flag: Flag, texts: Iterable[str]) -> dict[str, str]:
     """The values of `NAME=VALUE` texts. Raises: UsageError."""
     values: dict[str, str] = {}

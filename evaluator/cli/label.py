@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     "source",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Add the labels of a .csv, .json or .jsonl file; .json and .jsonl as Label Studio "
-    "writes them.",
+    help="Add the labels of a .csv file, of a .json or .jsonl file of Label Studio, or of a .eval "
+    "log of Inspect AI.",
 )
 @click.option(
     "--export",
@@ -114,13 +114,15 @@ def label(
         session = label_pairs(found, (*sides,), _named(labeller), precision=precision)
         _Terminal(session, found).run(limit)
         return
-    scorer = scorer_to_label(found, scorer)
     if source is not None:
+        if scorer is not None:
+            scorer = scorer_to_label(found, scorer)
         count = import_labels(
             found, source, scorer=scorer, labeller=labeller, scrub=Redactor.from_environment()
         )
         echo(f"{source}: {count:,} labels")
         return
+    scorer = scorer_to_label(found, scorer)
     session = label_answers(found, scorer, _named(labeller), precision=precision)
     _Terminal(session, found).run(limit)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -16,17 +17,27 @@ from evaluator.cli.common import (
 from evaluator.cli.dry_run import print_dry_run
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
+from evaluator.cli.flags import SectionedCommand, flag_options, refuse_flags
 from evaluator.cli.trust import shown_profiles
 from evaluator.errors import UsageError
 from evaluator.nodes import Task
 
 
+def _decision_flags(command: Any) -> Any:
+    from evaluator.batch.definition import BatchDefinition
+
+    flags = ["--scorer", "--detect", "--measure", "--power", "--baseline", "--stop-early"]
+    return flag_options(BatchDefinition, flags)(command)
+
+
 @click.command(
+    cls=SectionedCommand,
     epilog="Examples:\n\n\b\n  evaluator plan summarise --input document=@notes.md "
     "--model openai/gpt-4o-mini\n"
     "  evaluator plan answer_question --rows questions.jsonl\n"
+    "  evaluator plan capitals.toml --detect 0.05 --measure f1 --baseline batches/before\n"
     "  evaluator plan capitals.toml --like batches/capitals-20260102-150405 --json\n\n"
-    "Exit codes: 0 planned; 5 the budget allows no call; 2 wrong usage; 3 configuration."
+    "Exit codes: 0 planned; 5 the budget allows no call; 2 wrong usage; 3 configuration.",
 )
 @click.argument("name", metavar="TEMPLATE|BATCH.toml")
 @input_option
@@ -40,6 +51,7 @@ from evaluator.nodes import Task
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="An earlier batch of the same templates, whose recorded lengths are expected again.",
 )
+@_decision_flags
 @json_option
 def plan(
     name: str,
@@ -48,12 +60,13 @@ def plan(
     options: EvaluatorOptions,
     like: Path | None,
     as_json: bool,
+    **decision: Any,
 ) -> None:
     """Show what would run and what it would cost, without a key and without a call.
 
     The table has the most that can happen, which no later run exceeds, and what is to be expected:
-    turns (answers), calls (with retries), tokens, US dollars at the interactive price and at that
-    of the provider's batch API, and the time at the given limits. ? is unknown; the lines below the
+    turns (answers), calls (with retries), tokens, US dollars at the interactive price, with the
+    provider's prompt cache, and at the price of its batch API, and the time at the given limits. ? is unknown; the lines below the
     table say which limit is missing and where to set it. `batch FILE --dry-run` prints the same.
     """
     path = Path(name)
@@ -63,6 +76,7 @@ def plan(
     if inputs and (is_batch or rows is not None):
         raise UsageError("--input is for one run of a template; a batch has its rows")
     if not is_batch and rows is None:
+        refuse_flags(decision, "is for a batch: give its rows with --rows")
         _plan_run(name, inputs, options, like=like, as_json=as_json)
         return
     given = dict(batch.make_context("batch", [], resilient_parsing=True).params)
@@ -72,6 +86,7 @@ def plan(
     given["templates"] = () if is_batch else (name,)
     given["models"] = () if options.model is None else (options.model,)
     given["handlers"] = () if options.handler is None else (options.handler,)
+    given |= decision
     given["decide_like"] = None if like is None else str(like)
     run_batch_command(path if is_batch else None, given)
 

@@ -109,7 +109,8 @@ _WHAT = "a command after --, --template NAME, --session, --watch SERVER, or --co
 @click.option(
     "--node",
     metavar="NAME",
-    help="Run the command on this node of the Ray cluster at RAY_ADDRESS, or on `any`.",
+    help="Run the command or the template on this node of the Ray cluster at RAY_ADDRESS, or on "
+    "`any`.",
 )
 @click.option("--template", metavar="NAME", help="Evaluate this template.")
 @click.option(
@@ -191,8 +192,8 @@ def start(
         raise UsageError(f"give one of: {_WHAT}")
     if inputs and template is None:
         raise UsageError("--input is for --template; a command gets its arguments after --")
-    if node is not None and not command:
-        raise UsageError("--node is for a command after --")
+    if node is not None and not command and template is None:
+        raise UsageError("--node is for --template, and for a command after --")
     if events is not None and not watched:
         raise UsageError("--events is for --watch")
 
@@ -200,7 +201,7 @@ def start(
         if index is not None:
             return _consolidation(index)
         if template is not None:
-            return _evaluation(template, inputs, options=options)
+            return _evaluation(template, inputs, node, options=options)
         if session:
             return _session(options)
         if watched:
@@ -273,7 +274,7 @@ def _script(
 
 
 def _evaluation(
-    template: str, inputs: tuple[str, ...], options: EvaluatorOptions
+    template: str, inputs: tuple[str, ...], node_name: str | None, options: EvaluatorOptions
 ) -> tuple[Work, str]:
     from evaluator.background import EvaluationWork
     from evaluator.background.in_process import type_of
@@ -284,6 +285,12 @@ def _evaluation(
     if isinstance(node, Function):
         raise UsageError(f"{template!r} is a function; only tasks can be started")
     values = read_inputs(inputs, node)
+    if node_name is not None:
+        from evaluator.batch.engines.node_template import NodeTemplate, TemplateWork
+        from evaluator.batch.engines.ray_engine import ray_node
+
+        open_node = ray_node(node_name, kind=NodeTemplate)
+        return TemplateWork(evaluator, template, values, open_node), template
 
     async def evaluate(on_message: Any, on_begin: Any) -> Any:
         try:

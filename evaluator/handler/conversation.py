@@ -132,9 +132,7 @@ def plan_session(
         is_free=is_free,
         window=window,
         max_output_tokens=most,
-        tool_tokens=sum(
-            estimate_tokens(f"{spec.name} {spec.description} {spec.parameters}") for spec in tools
-        ),
+        tool_tokens=sum(estimate_tokens(spec.text()) for spec in tools),
         cache_terms=None if is_free else cache_terms_of(config, choice.label),
         settings=settings,
         fingerprinted=FixedPart(fingerprinted),

@@ -14,7 +14,7 @@ from typing import Any
 from evaluator.lazy_dataclass import dataclass
 from evaluator.models.backend import Message, ModelRequest, ModelResponse
 from evaluator.models.prices import estimate_tokens
-from evaluator.models.prompt_cache import Prefix, prefix_of
+from evaluator.models.prompt_cache import prefix_of
 from evaluator.models.simulated import SimulatedBackend
 
 _MESSAGE_OVERHEAD_TOKENS = 16
@@ -28,7 +28,8 @@ class Preview:
 
     `max_input_tokens` is a bound, None where the request has attachments. `output_tokens` estimates
     an answer like the template's examples or of its output format, None if it declares neither.
-    `prefix` is what other requests have too, as far as is known.
+    `prefix_tokens` estimates the beginning that other requests have too, as far as is known, and
+    `prefix_key` identifies it.
     """
 
     task: str | None
@@ -39,7 +40,8 @@ class Preview:
     model: str = ""
     max_input_tokens: int | None = None
     output_tokens: int | None = None
-    prefix: Prefix | None = None
+    prefix_tokens: int = 0
+    prefix_key: bytes = b""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -67,11 +69,15 @@ class PreviewBackend:
     ) -> ModelResponse:
         response = await self._simulated.complete(request)
         tokens = sum(estimate_tokens(message.content) for message in request.messages)
+        tokens += sum(estimate_tokens(spec.text()) for spec in request.tools)
         tokens += sum(
             attached.tokens for message in request.messages for attached in message.attachments
         )
         hints = request.hints
-        is_declared = hints.examples or hints.output_type != "text" or hints.schema is not None
+        is_declared = (
+            hints.examples or hints.output_type not in ("text", "calls") or hints.schema is not None
+        )
+        prefix = prefix_of(request.messages, request.tools)
         preview = Preview(
             hints.task,
             request.messages,
@@ -81,7 +87,8 @@ class PreviewBackend:
             model=request.model,
             max_input_tokens=_max_input_tokens(request),
             output_tokens=response.usage.output_tokens if is_declared else None,
-            prefix=prefix_of(request.messages, request.tools),
+            prefix_tokens=0 if prefix is None else prefix.tokens,
+            prefix_key=b"" if prefix is None else prefix.key,
         )
         self.seen.append(preview)
         return response

@@ -77,6 +77,10 @@ class ToolSpec:
     parameters: Mapping[str, Any]
     native: Mapping[str, Any] | None = None
 
+    def text(self) -> str:
+        """What a model reads of it, to estimate its tokens."""
+        return f"{self.name} {self.description} {self.parameters}"
+
 
 @dataclass(frozen=True, slots=True)
 class Hints:

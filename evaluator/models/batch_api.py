@@ -32,6 +32,7 @@ _REQUEST_S = 3600.0
 _SILENCE_S = 120.0
 _CONNECT_S = 30.0
 _PIECE_BYTES = 256 * 1024
+_JSON = {"Content-Type": "application/json"}
 
 
 @dataclass(slots=True)
@@ -57,12 +58,12 @@ class BatchApi:
         *,
         pieces: Iterable[bytes],
         length: int,
-        content_type: str = "application/json",
+        headers: Mapping[str, str] = _JSON,
     ) -> dict[str, Any]:
         """As `call`, with a body in pieces."""
         read: list[bytes] = []
         size = 0
-        async with self._opened(method, path, pieces, length, content_type) as parts:
+        async with self._opened(method, path, pieces, length, headers) as parts:
             async for part in parts:
                 read.append(part)
                 size += len(part)
@@ -72,6 +73,21 @@ class BatchApi:
         if not isinstance(found, dict):
             raise malformed("the response is not a JSON object")
         return cast("dict[str, Any]", found)
+
+    async def send_file(
+        self, path: str, file: Path, *, head: bytes, end: bytes, headers: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """As `call`, with the bytes of a file between two others as the body."""
+
+        def pieces() -> Iterable[bytes]:
+            yield head
+            with open(file, "rb") as opened:
+                while piece := opened.read(_PIECE_BYTES):
+                    yield piece
+            yield end
+
+        length = len(head) + size_of(file) + len(end)
+        return await self.send("POST", path, pieces=pieces(), length=length, headers=headers)
 
     async def lines(self, path: str) -> AsyncIterator[Mapping[str, Any]]:
         """The JSON objects of a file of lines. An invalid line is left out."""
@@ -96,7 +112,7 @@ class BatchApi:
         path: str,
         pieces: Iterable[bytes] = (),
         length: int = 0,
-        content_type: str = "application/json",
+        headers: Mapping[str, str] = _JSON,
     ) -> AsyncGenerator[AsyncIterator[bytes]]:
         """The body of a successful answer. Raises: ProviderError."""
         if self._client is None:
@@ -110,7 +126,8 @@ class BatchApi:
             )
         client = self._client
         url = f"{self.base_url}{path}"
-        headers = {"Content-Type": content_type} if length else {}
+        if not length:
+            headers = {}
         async with TimeLimit(_REQUEST_S, _SILENCE_S, answer=None) as limit:
             limit.reset_idle()
 
@@ -163,11 +180,27 @@ def size_of(path: Path) -> int:
     return os.path.getsize(path)
 
 
-def file_pieces(path: Path) -> Iterable[bytes]:
-    """The bytes of a file of requests, in pieces."""
-    with open(path, "rb") as file:
-        while piece := file.read(_PIECE_BYTES):
-            yield piece
+def text_of(data: Mapping[str, Any], name: str) -> str:
+    """A text that an answer must have. Raises: ProviderError."""
+    value = data.get(name)
+    if not isinstance(value, str) or not value:
+        raise ProviderError(f"the response has no {name}", kind="malformed_response")
+    return value
+
+
+def mapping_of(value: Any) -> Mapping[str, Any]:
+    """A mapping of an answer, empty for anything else."""
+    if isinstance(value, dict):
+        return cast("Mapping[str, Any]", value)
+    return {}
+
+
+def list_of(value: Any) -> list[Mapping[str, Any]]:
+    """The mappings in a list of an answer."""
+    if not isinstance(value, list):
+        return []
+    found = cast("list[Any]", value)
+    return [cast("Mapping[str, Any]", each) for each in found if isinstance(each, dict)]
 
 
 def _object(line: bytes) -> Mapping[str, Any] | None:

@@ -33,6 +33,7 @@ from evaluator.models.failures import (
     failure,
     malformed,
 )
+from evaluator.models.gemini_batches import GeminiBatches
 from evaluator.models.key_transport import proxy_of, refuse_plain_http
 from evaluator.models.litellm_errors import READ_FAILURES, causes, provider_error
 from evaluator.models.litellm_guard import (
@@ -44,12 +45,17 @@ from evaluator.models.litellm_guard import (
     load_litellm,
     reason_of,
 )
+from evaluator.models.mistral_batches import MistralBatches
 from evaluator.models.prices import cost_usd
 from evaluator.models.prompt_cache import MARK, marked_places, needs_marks, text_blocks
 from evaluator.models.provider_batches import ProviderBatches
 from evaluator.models.stream import Assembly
 
-ANTHROPIC_URL = "https://api.anthropic.com"
+_BATCH_URLS = {
+    "anthropic": "https://api.anthropic.com",
+    "gemini": "https://generativelanguage.googleapis.com",
+    "mistral": "https://api.mistral.ai",
+}
 # Backends that have made a call: LiteLLM's connections are shared, and closed with the last of
 # these.
 _active: weakref.WeakSet[LiteLLMBackend] = weakref.WeakSet()
@@ -112,21 +118,30 @@ class LiteLLMBackend:
         return None
 
     def batches(self, model: str) -> ProviderBatches | None:
-        """The batch API of Anthropic for its models; there is none for others."""
-        if not model.startswith("anthropic/"):
+        """The batch API of Anthropic, Gemini or Mistral for its models; None for others."""
+        provider = model.partition("/")[0]
+        default = _BATCH_URLS.get(provider)
+        if default is None:
             return None
         key = self._secrets[0] if self._secrets else None
         url = self._base_url
         if url is None:
-            key = key or os.environ.get("ANTHROPIC_API_KEY")
-            url = os.environ.get("ANTHROPIC_API_BASE") or ANTHROPIC_URL
+            key = key or os.environ.get(f"{provider.upper()}_API_KEY")
+            url = os.environ.get(f"{provider.upper()}_API_BASE") or default
         refuse_plain_http(url, bool(key))
-        headers = {"anthropic-version": VERSION}
-        if key:
-            headers["x-api-key"] = key
         secrets = (key,) if key else ()
-        url = url.rstrip("/").removesuffix("/v1")
-        return AnthropicBatches(BatchApi(f"{url}/v1", headers, secrets, proxy_of(url)))
+        url = url.rstrip("/").removesuffix("/v1").removesuffix("/v1beta")
+        proxy = proxy_of(url)
+        if provider == "anthropic":
+            headers = {"anthropic-version": VERSION}
+            if key:
+                headers["x-api-key"] = key
+            return AnthropicBatches(BatchApi(f"{url}/v1", headers, secrets, proxy))
+        if provider == "gemini":
+            headers = {"x-goog-api-key": key} if key else {}
+            return GeminiBatches(BatchApi(url, headers, secrets, proxy), model)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        return MistralBatches(BatchApi(f"{url}/v1", headers, secrets, proxy), model)
 
     def __repr__(self) -> str:
         if self._base_url:

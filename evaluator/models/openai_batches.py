@@ -6,7 +6,7 @@ used, and batches do not expire.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote, urlsplit
@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 from evaluator import clock
 from evaluator.errors import ProviderError
 from evaluator.models.backend import ModelRequest
-from evaluator.models.batch_api import BatchApi, file_pieces, size_of
+from evaluator.models.batch_api import BatchApi, list_of, mapping_of, size_of, text_of
 from evaluator.models.chat_wire import encode_json, read_completion, request_body
 from evaluator.models.failures import failure, message_of
 from evaluator.models.provider_batches import BatchAnswer, ProviderBatch, unanswered
@@ -32,6 +32,7 @@ class OpenAIBatches:
     format = "openai"
     max_requests = 50_000
     max_bytes = 200_000_000
+    _batches = "/batches"
 
     def __init__(self, api: BatchApi, max_tokens_field: str) -> None:
         self._api = api
@@ -49,29 +50,18 @@ class OpenAIBatches:
     async def upload(self, path: Path, tag: str, *, is_repeated: bool) -> str | None:
         name = f"{tag}.jsonl"
         if is_repeated:
-            async for file in self._pages("/files?purpose=batch&limit=100"):
+            async for file in self._pages("/files?purpose=batch"):
                 if file.get("filename") == name and file.get("bytes") == size_of(path):
-                    return _text(file, "id")
+                    return text_of(file, "id")
         head = (
             f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
             f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="file"; '
             f'filename="{name}"\r\nContent-Type: application/jsonl\r\n\r\n'
         ).encode()
         end = f"\r\n--{_BOUNDARY}--\r\n".encode()
-
-        def pieces() -> Iterable[bytes]:
-            yield head
-            yield from file_pieces(path)
-            yield end
-
-        file = await self._api.send(
-            "POST",
-            "/files",
-            pieces=pieces(),
-            length=len(head) + size_of(path) + len(end),
-            content_type=f"multipart/form-data; boundary={_BOUNDARY}",
-        )
-        number = _text(file, "id")
+        headers = {"Content-Type": f"multipart/form-data; boundary={_BOUNDARY}"}
+        file = await self._api.send_file("/files", path, head=head, end=end, headers=headers)
+        number = text_of(file, "id")
         for _ in range(_MAX_CHECKS):
             if file.get("status") not in ("pending", "running"):
                 break
@@ -92,22 +82,22 @@ class OpenAIBatches:
         return self._read(await self._api.call("POST", "/batches", body))
 
     async def listed(self) -> AsyncIterator[ProviderBatch]:
-        async for entry in self._pages("/batches?limit=100"):
+        async for entry in self._pages(f"{self._batches}?"):
             yield self._read(entry)
 
     async def _pages(self, path: str) -> AsyncIterator[Mapping[str, Any]]:
         """The entries of a list in pages."""
         after = ""
         while True:
-            page = await self._api.call("GET", f"{path}{after}")
-            for entry in page.get("data") or ():
+            page = await self._api.call("GET", f"{path}&limit=100{after}")
+            for entry in list_of(page.get("data")):
                 yield entry
             if not page.get("has_more"):
                 return
-            after = f"&after={quote(_text(page, 'last_id'), safe='')}"
+            after = f"&after={quote(text_of(page, 'last_id'), safe='')}"
 
     async def look(self, batch: str) -> ProviderBatch:
-        return self._read(await self._api.call("GET", f"/batches/{quote(batch, safe='')}"))
+        return self._read(await self._api.call("GET", f"{self._batches}/{quote(batch, safe='')}"))
 
     async def answers(self, batch: ProviderBatch) -> AsyncIterator[BatchAnswer]:
         for file in batch.files:
@@ -137,7 +127,7 @@ class OpenAIBatches:
         return BatchAnswer(custom_id, error=unanswered(self._api.shown(code or "no reason given")))
 
     async def cancel(self, batch: str) -> None:
-        await self._api.call("POST", f"/batches/{quote(batch, safe='')}/cancel")
+        await self._api.call("POST", f"{self._batches}/{quote(batch, safe='')}/cancel")
 
     async def clean_up(self, batch: ProviderBatch, upload: str | None) -> None:
         for file in (upload, *batch.files):
@@ -154,9 +144,9 @@ class OpenAIBatches:
         await self._api.aclose()
 
     def _read(self, data: Mapping[str, Any]) -> ProviderBatch:
-        status = _text(data, "status")
-        counts = _mapping(data.get("request_counts"))
-        reasons = [_mapping(each) for each in _mapping(data.get("errors")).get("data") or ()]
+        status = text_of(data, "status")
+        counts = mapping_of(data.get("request_counts"))
+        reasons = list_of(mapping_of(data.get("errors")).get("data"))
         problem = None
         if status == "failed":
             found = [f"{each.get('code')}: {each.get('message')}" for each in reasons[:3]]
@@ -165,10 +155,10 @@ class OpenAIBatches:
         codes = " ".join(str(each.get("code")) for each in reasons)
         total = counts.get("total")
         return ProviderBatch(
-            _text(data, "id"),
+            text_of(data, "id"),
             status,
             is_over=status in _OVER,
-            tag=str(_mapping(data.get("metadata")).get("evaluator", "")),
+            tag=str(mapping_of(data.get("metadata")).get("evaluator", "")),
             created=_number(data.get("created_at")),
             expires=_number(data.get("expires_at")),
             requests=total if isinstance(total, int) else None,
@@ -177,19 +167,6 @@ class OpenAIBatches:
             # An empty string stands for no file.
             files=tuple(file for file in files if isinstance(file, str) and file),
         )
-
-
-def _text(data: Mapping[str, Any], name: str) -> str:
-    value = data.get(name)
-    if not isinstance(value, str) or not value:
-        raise ProviderError(f"the response has no {name}", kind="malformed_response")
-    return value
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    if isinstance(value, dict):
-        return cast("Mapping[str, Any]", value)
-    return {}
 
 
 def _number(value: Any) -> float | None:

@@ -44,9 +44,7 @@ class CacheTerms:
     write_adds_usd: float = 0.0
 
     def saved_usd(self, tokens: float, calls: float) -> float:
-        """What `calls` with a common prefix of so many tokens save, of which the first writes
-        it.
-        """
+        """What `calls` with a common prefix of so many tokens save; the first one writes it."""
         if tokens < self.min_tokens:
             return 0.0
         return tokens * ((calls - 1) * self.read_saves_usd - self.write_adds_usd)
@@ -114,7 +112,7 @@ def prefix_of(messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> Pr
             break
     if end is None:
         return None
-    texts += [f"{tool.name} {tool.description} {tool.parameters}" for tool in tools]
+    texts += [tool.text() for tool in tools]
     digest = blake2b("\0".join(texts).encode("utf-8", "surrogatepass"), digest_size=16)
     return Prefix(end, sum(map(estimate_tokens, texts)), digest.digest())
 

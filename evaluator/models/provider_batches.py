@@ -63,7 +63,7 @@ class ProviderBatches(Protocol):
 
     @property
     def format(self) -> str:
-        """The wire format: "openai" or "anthropic"."""
+        """The wire format: "openai", "anthropic", "gemini" or "mistral"."""
         ...
 
     @property

@@ -171,7 +171,7 @@ class TaskStore(TaskFolder):
         """The segment and the id of a new task. Raises: OSError, RecordError."""
         while True:
             if not self._ids:
-                self._reserve(folders)
+                self._ids = self._reserve(folders, _BLOCK)
             task_id = self._ids[0]
             try:
                 if self._segment is None:
@@ -197,12 +197,24 @@ class TaskStore(TaskFolder):
         finally:
             os.close(folder)
 
-    def _reserve(self, folders: OpenFolders) -> None:
-        """Reserves the next ids. Raises: OSError, RecordError."""
+    def reserve(self, count: int) -> range:
+        """Reserves the next `count` ids, for tasks that another machine records.
+
+        Raises: RecordError, as `create`.
+        """
+        with self._lock:
+            folders = self._prepared()
+            try:
+                return self._reserve(folders, count)
+            except OSError as error:
+                raise not_writable(self.root, error) from error
+
+    def _reserve(self, folders: OpenFolders, count: int) -> range:
+        """The next ids, which no other task gets. Raises: OSError, RecordError."""
         with locked(self._counter):
             last = max(self._remove_leftovers(folders), self._last_id())
-            self._ids = range(last + 1, last + 1 + _BLOCK)
-            disk.pwrite(self._counter, b"%020d\n" % self._ids[-1], 0)
+            disk.pwrite(self._counter, b"%020d\n" % (last + count), 0)
+            return range(last + 1, last + 1 + count)
 
     def close(self) -> None:
         """Ends this process's segment as soon as its tasks have ended, and gives back reserved ids.

@@ -1,4 +1,4 @@
-"""Commands on another node: on a stand-in, whose object is in this process, and on a cluster of Ray where there is one."""
+"""Commands and templates on another node: on a stand-in, whose object is in this process, and on a cluster of Ray where there is one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from evaluator import TaskStore
 from evaluator.background import BackgroundTasks, NodeWork
 from evaluator.background.output import read_output
 from evaluator.background.scripts import NodeCommand
+from evaluator.batch.engines.node_template import IDS, NodeTemplate, TemplateWork
 from evaluator.errors import MissingExtra
 from evaluator.processes.supervisor import Command
+from tests.background.test_background_evaluations import ONE, SLOW, lines
 from tests.background.test_background_scripts import DETACHED, is_running, until
 
 
@@ -151,6 +154,75 @@ def test_nothing_is_left_when_the_process_on_the_node_ends_and_kills_its_childre
     asyncio.run(work())
 
 
+async def on_a_node(evaluator, folder, name, inputs, until_then=None, node=NodeTemplate):
+    """The ended task of a template on a stand-in for a node; killed after `until_then`."""
+    async with BackgroundTasks(folder) as tasks:
+        work = TemplateWork(evaluator, name, inputs, stand_in(node))
+        task = tasks.start(work, name)
+        if until_then is None:
+            return await tasks.wait(task.id, 200)
+        await until(until_then)
+        return await tasks.kill(task.id, "enough", timeout_s=200)
+
+
+def test_a_template_on_a_node_leaves_its_transcript_and_its_task_file_here(
+    make_evaluator, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    evaluator = make_evaluator(ONE, script=lambda request: "hello")
+    task = asyncio.run(on_a_node(evaluator, tmp_path / "bg", "one", {"word": "hello"}))
+    assert (task.type, task.status, task.summary) == ("r", "completed", "hello")
+    assert [each["type"] for each in lines(task)] == ["message", "message", "outcome"]
+
+    store = TaskStore(tmp_path / "tasks")
+    (record,) = store.list()
+    assert task.task_file == f"TASK-{record.id}" and record.status == "completed"
+    assert store.read(record.id).header.request == "one"
+    here = asyncio.run(evaluator.evaluate("one", {"word": "x"}))
+    assert here.task_id == record.id + IDS - 1  # the next one after those that were reserved
+    assert not list(tmp_path.glob("evaluator-tasks-*"))
+
+
+def test_a_kill_closes_the_record_of_a_template_on_a_node(make_evaluator, tmp_path):
+    evaluator = make_evaluator(SLOW, script=lambda request: "fine")
+    started = (tmp_path / "started").exists
+    task = asyncio.run(on_a_node(evaluator, tmp_path / "bg", "slow", {}, started))
+    assert (task.type, task.status, task.reason) == ("r", "killed", "enough")
+    (record,) = TaskStore(tmp_path / "tasks").list()
+    assert task.task_file == f"TASK-{record.id}" and record.status == "aborted"
+
+
+def test_a_node_gets_no_key_and_refuses_a_request_of_another_version(
+    make_evaluator, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-" + "a1B2" * 8)
+    requests = []
+
+    class Watched(NodeTemplate):
+        async def run(self, command):
+            versions, packed = command
+            requests.append(packed)
+            return await super().run((f"{versions}.1", packed))
+
+    evaluator = make_evaluator(ONE, script=lambda request: "hello")
+    task = asyncio.run(on_a_node(evaluator, tmp_path / "bg", "one", {"word": "x"}, node=Watched))
+    assert task.status == "failed" and "install the same everywhere" in task.reason
+    assert len(requests) == 1 and b"one" in requests[0] and b"a1B2" not in requests[0]
+
+
+def test_a_node_cannot_write_a_task_file_with_an_id_that_was_not_reserved(make_evaluator, tmp_path):
+    class Forging(NodeTemplate):
+        async def run(self, command):
+            end, files = await super().run(command)
+            return end, [*files, (7_000, b"forged")]
+
+    evaluator = make_evaluator(ONE, script=lambda request: "hello")
+    task = asyncio.run(on_a_node(evaluator, tmp_path / "bg", "one", {"word": "x"}, node=Forging))
+    assert task.status == "failed" and "1 task files beyond the 999 ids" in task.reason
+    assert len(list((tmp_path / "tasks" / "done").iterdir())) == 1
+
+
 def test_without_ray_the_extra_is_named(monkeypatch):
     from evaluator.batch.engines.ray_engine import ray_node
 
@@ -160,7 +232,9 @@ def test_without_ray_the_extra_is_named(monkeypatch):
 
 
 @pytest.mark.timeout(300)
-def test_a_command_runs_on_a_node_of_ray_and_a_kill_ends_it_there(tmp_path):
+def test_a_command_and_a_template_run_on_a_node_of_ray_and_a_kill_ends_them_there(
+    make_evaluator, tmp_path
+):
     pytest.importorskip("ray", reason="ray is not installed: pip install 'evaluator[ray]'")
     from evaluator.batch.engines.ray_engine import ray_node
     from tests.batch.engines.test_ray import a_cluster
@@ -180,6 +254,17 @@ def test_a_command_runs_on_a_node_of_ray_and_a_kill_ends_it_there(tmp_path):
             pid = int((tmp_path / "pid").read_text())
             ended = await tasks.kill(killed.id, "enough", timeout_s=200)
             assert (ended.status, ended.signal) == ("killed", 9) and not is_running(pid)
+
+            evaluator = make_evaluator(ONE + SLOW, script=lambda request: "hello")
+            there = ray_node(kind=NodeTemplate)
+            answered = tasks.start(TemplateWork(evaluator, "one", {"word": "x"}, there), "one")
+            slow = tasks.start(TemplateWork(evaluator, "slow", {}, there), "slow")
+            ended = await tasks.wait(answered.id, 120)
+            assert (ended.status, ended.summary, ended.reason) == ("completed", "hello", None)
+            await until((tmp_path / "started").exists)
+            assert (await tasks.kill(slow.id, "enough", timeout_s=200)).status == "killed"
+            statuses = {record.status for record in TaskStore(tmp_path / "tasks").list()}
+            assert statuses == {"completed", "aborted"}
 
             nobody = tasks.start(NodeWork(detached, ray_node("nobody")), "no such node")
             ended = await tasks.wait(nobody.id, 60)

@@ -122,7 +122,8 @@ def asked_batch(folder: Path) -> Batch:
 
 def pair_batch(folder: Path, *, samples: int = 40, equal: int = 4) -> Batch:
     """Two variants: `large` is right everywhere, `small` in the first `equal` rows only."""
-    batch = judged_batch(folder, samples=0, cells=[_cell(CELL), _cell(LARGE)])
+    cells = [_cell(CELL), _cell(LARGE)]
+    batch = judged_batch(folder, samples=0, total=2 * samples, cells=cells)
     with BatchFolder.open(folder) as writer:
         for place in range(samples):
             small = result_of(place, "right" if place < equal else "wrong", True)

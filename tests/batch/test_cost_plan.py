@@ -329,3 +329,45 @@ def test_recorded_lengths_of_several_models_are_counted_once(tmp_path: Path) -> 
     assert like.expected.turns == 6
     assert like.expected.input_tokens == pytest.approx(sum(u.input_tokens or 0 for u in used))
     assert {part.expected.turns for part in like.parts} == {3}
+
+
+class Counting(SimulatedBackend):
+    """Counts a token for four characters, and answers with as many words as the row says."""
+
+    name = "counting"
+
+    def __init__(self) -> None:
+        super().__init__(script=self.answer)
+
+    def answer(self, request: ModelRequest) -> ModelResponse:
+        prompt = request.messages[-1].content
+        text = "word " * int(prompt.split()[-1])
+        tools = sum(len(tool.text()) for tool in request.tools)
+        sent = (len(prompt) + tools) // 4
+        return ModelResponse(text, "stop", usage=Usage(sent, len(text) // 4, 0, 0, None, 1))
+
+
+@pytest.mark.parametrize("tools", ["", '<tools><tool name="read_file"/></tools>'])
+def test_an_earlier_batch_of_shorter_rows_tells_the_lengths_of_longer_ones(
+    tmp_path: Path, tools: str
+) -> None:
+    instructions = "<instructions>Sum up: {{ doc }} in words: {{ n }}</instructions>"
+    inputs = '<inputs><input name="doc" type="string"/><input name="n" type="number"/></inputs>'
+    library = library_of(tmp_path, node("task", "atomic", "t", inputs, instructions, tools))
+    profiles = {"default": HandlerConfig(prices=PRICES, max_output_tokens=500)}
+    evaluator = Evaluator(library, backend=Counting(), tasks_dir=None, profiles=profiles)
+    prose = "The lighthouse of the point was built by an engineer in that year. "
+    short = [{"doc": prose * n, "n": 20 + n} for n in range(1, 9)]
+    long = [{"doc": prose * 20 * n, "n": 20 + n} for n in range(1, 9)]
+    output = tmp_path / "b"
+    run_batch_sync("t", short, evaluator=evaluator, output=output, display=None)
+    planning = evaluator.without_network()
+    plan = make_plan(planning, "t", rows=long, options=BatchOptions())
+    costs = asyncio.run(plan_costs(planning, plan, output))
+    done = run_batch_sync("t", long, evaluator=evaluator, output=tmp_path / "c", display=None)
+    used = sum((each.usage for each in done.results()), Usage())
+    assert costs.expected.input_tokens == pytest.approx(used.input_tokens, rel=0.15)
+    assert costs.expected.output_tokens == pytest.approx(used.output_tokens, rel=0.15)
+    first = asyncio.run(plan_costs(planning, plan))
+    assert first.expected.input_tokens == pytest.approx(used.input_tokens, rel=0.25)
+    assert first.expected.output_tokens is None

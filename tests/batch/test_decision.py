@@ -115,6 +115,61 @@ def test_the_looks_ahead_have_the_boundaries_that_they_will_have(
     assert race["ahead"][-1]["rows"] == 20
 
 
+def test_a_batch_decides_by_the_values_of_a_score(run: Run, calls: Calls, tmp_path: Path) -> None:
+    def answer(prompt: str) -> str:
+        number = int(prompt.split()[-1].rstrip("?"))
+        return " ".join([str(2 * number), *["or"] * (number % 4)])
+
+    # Every answer fails `exact`; its F1 is 2 / (2 + n) with n words too many.
+    calls.otherwise = answer
+    decide = {
+        "detect": 0.2,
+        "measure": "f1",
+        "baseline": 0.3,
+        "stop_early": True,
+    }
+    scorers = ["exact", "f1"]
+    found = run(rows_of(100), scorers=scorers, decide=decide)
+    decision = found.summary.decision
+    assert decision is not None and decision.last is not None
+    assert decision.last.verdict == "shown" and decision.last.number < 5
+    assert decision.design.measure == "f1"
+    entries = {row.sample_id: row.scores["f1"].value or 0.0 for row in found.results()}
+    mean = sum(entries.values()) / len(entries)
+    assert decision.last.difference == pytest.approx(mean - 0.3)
+    first, look, *_ = decision.lines()
+    assert first.startswith("to show a difference of 0.2 in the mean of f1 to 0.3")
+    assert f"{mean - 0.3:+.3g}, |z|" in look and "points" not in look
+    # The values of an earlier batch are paired with those of the next one.
+    calls.otherwise = lambda prompt: answer(prompt) + " hm"
+    decide = {"detect": 0.1, "measure": "f1", "baseline": found.folder, "like": found.folder}
+    with pytest.raises(UsageError, match="the values of f1 do not vary"):
+        run(rows_of(100), scorers=scorers, decide=decide, output=tmp_path / "same")
+    del decide["like"]
+    after = run(rows_of(100), scorers=scorers, decide=decide, output=tmp_path / "after")
+    assert after.summary.decision is not None and after.summary.decision.last is not None
+    pairs = [(row.scores["f1"].value or 0.0) - entries[row.sample_id] for row in after.results()]
+    assert after.summary.decision.last.verdict == "shown"
+    assert after.summary.decision.last.difference == pytest.approx(sum(pairs) / len(pairs))
+
+
+@pytest.mark.parametrize(
+    ("decide", "why"),
+    [
+        ({"measure": "f1"}, "measure is the score that detect or race compares"),
+        ({"detect": 0.1, "baseline": 0.5, "measure": "f2"}, "no score 'f2'; the scores are"),
+        ({"detect": 1, "baseline": 3, "measure": "f1"}, "give like"),
+        ({"detect": 2, "baseline": 0.5}, "expected a difference of shares"),
+    ],
+)
+def test_a_measure_that_cannot_be_compared_is_refused(
+    run: Run, calls: Calls, decide: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(UsageError, match=why):
+        run(rows_of(10), scorers=["exact", "f1"], decide=decide)
+    assert not calls
+
+
 def export_all(folder: Path, kind: str, path: Path) -> None:
     batch = open_batch(folder)
     export(batch.results(), batch.manifest, kind, path, total=batch.totals)

@@ -11,6 +11,7 @@ import pytest
 from evaluator.batch import BatchResult, Stop, open_batch, score_batch_sync
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.scoring import history_table
+from evaluator.batch.thresholds import check_thresholds, parse_threshold
 from evaluator.errors import UsageError
 from tests.batch.conftest import QUIZ, ROWS, Calls, Run, Scripted
 from tests.batch.labelled import judged_batch
@@ -120,9 +121,21 @@ def test_an_interrupted_session_asks_no_judge_twice(run: Run, score: Any, calls:
     stop = Stop()
     first = score(GRADED, stop=stop, display=StopAfterOne(), limits={"concurrency": 1})
     assert first.ended.state == "stopped" and first.ended.total == 4
+    # Another scorer completes the batch, but not the work of the first one.
+    assert score("includes").is_complete
+    assert _statuses(first) == ["incomplete", "incomplete", "met", "met"]
+    assert "graded: 3 not scored yet, of 4" in str(open_batch(first.folder).summarise())
     assert score(GRADED).is_complete
+    assert _statuses(first) == ["met"] * 4
     asked = [prompt.splitlines()[0] for prompt in calls]
     assert sorted(asked) == sorted(f"Judge: {row['target']}" for row in ROWS[:4])
+
+
+def _statuses(result: BatchResult) -> list[str]:
+    names = ("mean(graded)", "accuracy", "mean(includes)", "input_tokens")
+    thresholds = [parse_threshold(f"{name} >= 0") for name in names]
+    found = check_thresholds(open_batch(result.folder).summarise(), thresholds)
+    return [each.status.value for each in found]
 
 
 def test_a_batch_that_is_not_finished_stays_so(run: Run, score: Any) -> None:

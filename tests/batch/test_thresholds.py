@@ -33,9 +33,11 @@ def results_of(
 ) -> list[SampleResult]:
     found: list[SampleResult] = []
     for i, letter in enumerate(word):
-        scores = (
-            {"f1": Score({"p": 0.9, "f": 0.1}[letter], letter == "p")} if letter in "pf" else {}
-        )
+        scores = {
+            "p": {"f1": Score(0.9, True)},
+            "f": {"f1": Score(0.1, False)},
+            "u": {"f1": Score(None, None)},
+        }.get(letter, {})
         found.append(
             SampleResult(
                 f"hash {i}",

@@ -20,6 +20,7 @@ from tests.batch.wave_driver import TWO, run_session, write_project
 from tests.provider_server import DAY_S, Fault, ProviderServer, last_prompt
 
 FORMATS = ["openai", "anthropic"]
+ALL_FORMATS = [*FORMATS, "gemini", "mistral"]
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +70,7 @@ def cost(result: BatchResult) -> float | None:
     return sum(each for each in costs if each is not None)
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", ALL_FORMATS)
 def test_a_provider_batch_has_the_results_of_an_interactive_one_at_half_price(
     server: ProviderServer, tmp_path: Path, format: str
 ) -> None:
@@ -85,7 +86,8 @@ def test_a_provider_batch_has_the_results_of_an_interactive_one_at_half_price(
     if format == "openai":
         assert cost(half) == pytest.approx((cost(usual) or 0.0) / 2, rel=1e-9)
     assert batch.counts() == [{"answered": 4}, {"answered": 4}]
-    assert not server.files and not (format == "anthropic" and server.jobs)
+    assert not [file for file in server.files.values() if file["purpose"] == "batch"]
+    assert not (format in ("anthropic", "gemini") and server.jobs)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -137,8 +139,35 @@ def test_a_call_without_an_answer_goes_into_one_further_batch(
         assert cost(result) is None
 
 
+# They have no word for a request that a batch did not answer in time.
+@pytest.mark.parametrize("format", ["gemini", "mistral"])
+@pytest.mark.parametrize(("fate", "cause"), [("expired", "failed"), ("errored", "refused")])
+def test_gemini_and_mistral_name_what_was_not_answered(
+    server: ProviderServer, tmp_path: Path, format: str, fate: str, cause: str
+) -> None:
+    server.fate = _once(server, fate)
+    server.faults = [Fault("create", "after"), Fault("upload", "after")]
+    batch = Batch(tmp_path / "b", server, format, rows=3)
+    result = batch.run()
+    counts = [{"answered": 2, cause: 1}, {"answered": 1}]
+    assert batch.counts() == counts[: 2 if fate == "expired" else 1]
+    assert result.is_complete and cost(result) == pytest.approx(server.billed, rel=1e-9)
+    assert server.twice == [] and server.operations.count("create") == len(batch.counts())
+
+
+@pytest.mark.parametrize("format", ["gemini", "mistral"])
+def test_gemini_and_mistral_refuse_a_whole_batch(
+    server: ProviderServer, tmp_path: Path, format: str
+) -> None:
+    server.invalid = "invalid_json_line"
+    result = Batch(tmp_path / "b", server, format, rows=1).run()
+    [failure] = [sample.failure for sample in result.results()]
+    assert failure is not None and "invalid_json_line" in failure.message
+    assert server.billed == 0 and cost(result) == 0
+
+
 def _asks(body: Any, prompt: str) -> bool:
-    return body["messages"][-1]["content"] in (prompt, [{"type": "text", "text": prompt}])
+    return last_prompt(body) == prompt
 
 
 def _once(server: ProviderServer, fate: str) -> Any:
@@ -351,7 +380,7 @@ ITEMS = """<task name="quiz" type="map" concurrency="3"><description>Count</desc
 <description>Inner</description><instructions>{{ current_input }}</instructions></task></inner_task></task>"""
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", ALL_FORMATS)
 def test_turns_after_tool_calls_and_judges_are_the_next_waves(
     server: ProviderServer, tmp_path: Path, format: str
 ) -> None:

@@ -23,11 +23,17 @@ from typing import Any
 from tests.provider_server import ProviderServer
 
 ROOT = Path(__file__).parents[2]
-FORMATS = ("openai", "anthropic")
+FORMATS = ("openai", "anthropic", "gemini", "mistral")
 OPENAI = """<handler name="p"><backend>openai_compatible</backend><model>openai/gpt-4o-mini</model>
 <base_url>{url}</base_url><limits max_output_tokens="50"/></handler>"""
-ANTHROPIC = """<handler name="p"><backend>litellm</backend><model>anthropic/claude-haiku-4-5</model>
-<base_url>{url}</base_url><limits max_output_tokens="50"/></handler>"""
+LITELLM = """<handler name="p"><backend>litellm</backend><model>{model}</model><base_url>{url}</base_url>
+{prices}<limits max_output_tokens="50"/></handler>"""
+ANTHROPIC = LITELLM.format(model="anthropic/claude-haiku-4-5", url="{url}", prices="")
+GEMINI = LITELLM.format(model="gemini/gemini-2.5-flash", url="{url}", prices="")
+MISTRAL = LITELLM.format(
+    model="mistral/mistral-small", url="{url}", prices='<prices input="0.05" output="0.15"/>'
+)
+PROFILES = {"openai": OPENAI, "anthropic": ANTHROPIC, "gemini": GEMINI, "mistral": MISTRAL}
 ONE = (
     '<task name="quiz" type="atomic"><description>Answer a quiz question</description>'
     '<inputs><input name="question" type="string" required="true">it</input></inputs>'
@@ -45,7 +51,7 @@ TWO = (
 def write_project(folder: Path, url: str, format: str, rows: int, template: str = ONE) -> None:
     """The files of a batch: rows r0, r1, … that ask `x`, `xx`, …; the right answer is the length."""
     (folder / "handlers").mkdir(parents=True)
-    profile = OPENAI if format == "openai" else ANTHROPIC
+    profile = PROFILES[format]
     url = url if format == "openai" else url.removesuffix("/v1")
     (folder / "handlers" / "p.xml").write_text(profile.format(url=url))
     (folder / "quiz.xml").write_text(template)

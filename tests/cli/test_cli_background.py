@@ -165,7 +165,7 @@ def test_a_watch_is_killed_from_another_terminal(cli, begin, tmp_path):
         (("start", "--template", "summarise", "--", "ls"), "give one of: a command after --"),
         (("start", "--session", "--", "ls"), "give one of: a command after --"),
         (("start", "--events", "3", "--", "ls"), "--events is for --watch"),
-        (("start", "--node", "any", "--session"), "--node is for a command"),
+        (("start", "--node", "any", "--session"), "--node is for --template, and"),
         (("start", "-i", "a=b", "--", "ls"), "--input is for --template"),
         (("start", "--notify", '"', "--", "ls"), "cannot be split into words"),
         (("start", "--notify", "nosuchprogram x", "--", "ls"), "does not begin with a program"),

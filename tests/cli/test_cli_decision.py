@@ -34,6 +34,12 @@ def test_the_command_plans_and_stops_and_compares(
     assert as_json["decision"]["rows"] == int(size[1]) == as_json["samples"]
     assert re.search(r"note: stopping early takes \d+ % of the expected cost", planned.out)
     assert "on average" in planned.err and "--like FOLDER measures it" in planned.err
+    by_value = ("--detect", "0.2", "--measure", "exact")
+    planned = cli("plan", "project/b.toml", *by_value)
+    assert planned.code == 0, planned.err
+    assert "to show a difference of 0.2 in the mean of exact to 0.5" in planned.err
+    refused = cli("plan", "quiz", "--input", "question=1?", *by_value)
+    assert refused.code == 2 and "--detect is for a batch" in refused.err
     done = cli("batch", "project/b.toml", "--output", "first", "--progress", "plain")
     assert done.code == 0 and re.search(r"stopped at look \d of 5: a difference is shown", done.out)
     assert "look 1 of 5" in done.err

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -125,7 +128,7 @@ def test_calibrate_shows_the_numbers_as_text_markdown_and_json(cli: Any, batch: 
     assert ran.code == 4 and "missed: kappa(judge) >= 0.99" in ran.out
 
 
-@pytest.mark.parametrize("name", ["l.csv", "l.json", "l.jsonl"])
+@pytest.mark.parametrize("name", ["l.csv", "l.json", "l.jsonl", "l.eval"])
 def test_labels_survive_an_export_and_an_import(
     cli: Any, tmp_path: Path, batch: Path, name: str
 ) -> None:
@@ -139,6 +142,106 @@ def test_labels_survive_an_export_and_an_import(
     for key, label in before.items():
         for field in ("verdict", "value", "note", "labeller", "shown", "scorer"):
             assert getattr(after[key], field) == getattr(label, field), field
+
+
+@pytest.mark.parametrize("name", ["l.csv", "l.json", "l.eval"])
+def test_comparisons_survive_an_export_and_an_import(cli: Any, tmp_path: Path, name: str) -> None:
+    folder = pair_batch(tmp_path / "pairs").folder
+    both = ("--labeller", "ada", "--variant", "small", "--variant", "large")
+    cli("label", "pairs", *both, stdin=b"1 a note\n2\n1\n=\n?\nq\n")
+    cli("label", "pairs", "--labeller", "bob", *both[2:], stdin=b"2\nq\n")
+    before = read_labels(folder)
+    assert len(before) == 6 and all(label.other for label in before)
+    assert cli("label", "pairs", "--export", name).out == f"{name}: 6 labels\n"
+    files = [name] if name != "l.eval" else [next(tmp_path.glob("l-quiz_small*.eval")).name]
+    copy = pair_batch(tmp_path / "copy").folder
+    for file in files:
+        assert cli("label", "copy", "--import", file).out == f"{file}: 6 labels\n"
+    after = {(label.key, label.labeller): label for label in read_labels(copy)}
+    for label in before:
+        found = after[label.key, label.labeller]
+        assert replace(found, at=label.at, seconds=label.seconds) == label
+    shown = cli("calibrate", "copy").out
+    assert shown == cli("calibrate", "pairs").out and "Preferences of people" in shown
+
+
+def test_a_comparison_names_the_other_answer_by_its_variant(
+    cli: Any, write: Any, tmp_path: Path
+) -> None:
+    """From either side, and in words of Label Studio; a wrong one is an error with its row."""
+    folder = pair_batch(tmp_path / "pairs").folder
+    head = "sample_id,variant,other_variant,verdict\n"
+    write("l.csv", head + "s010,small,large,worse\ns011,large,small,better\ns012,large,small,tie\n")
+    assert cli("label", "pairs", "--import", "l.csv", "--labeller", "ada").code == 0
+    assert [label.verdict for label in read_labels(folder)] == ["worse", "worse", "tie"]
+    assert "37.5" not in cli("calibrate", "pairs").out
+    (found,) = json.loads(cli("calibrate", "pairs", "--json").out)["preferences"]
+    assert (found["b_better"], found["ties"], found["labels"]) == (2, 1, 3)
+    for row, message in (
+        ("s010,small,large,passed", "the verdict is 'passed', expected one of"),
+        ("s010,small,middle,better", "has no result"),
+        ("s010,small,small,better", "compares a result with itself"),
+    ):
+        write("l.csv", f"{head}{row}\n")
+        ran = cli("label", "pairs", "--import", "l.csv", "--labeller", "ada")
+        assert ran.code == 2 and f"l.csv:2: {message}" in ran.err.replace("the batch ", ""), ran.err
+    write(
+        "l.json",
+        json.dumps(
+            [
+                {
+                    "data": {"sample_id": "s013", "variant": "small", "other_variant": "large"},
+                    "annotations": [
+                        {
+                            "completed_by": "bob",
+                            "result": [{"type": "pairwise", "value": {"selected": "right"}}],
+                        }
+                    ],
+                }
+            ]
+        ),
+    )
+    assert cli("label", "pairs", "--import", "l.json").code == 0
+    assert read_labels(folder)[-1].verdict == "worse"
+
+
+def test_edits_of_scores_in_a_log_of_inspect_are_imported(
+    cli: Any, tmp_path: Path, batch: Path
+) -> None:
+    """People who edit the judge's score in Inspect AI label the answer."""
+    cli("export", "b", "-f", "inspect", "-o", "log.eval")
+    edits = {"s001": "C", "s002": "I", "s003": 0.25, "s004": math.nan, "s005": "UNCHANGED"}
+    with ZipFile(tmp_path / "log.eval") as log, ZipFile(tmp_path / "edited.eval", "w") as edited:
+        for name in log.namelist():
+            data = json.loads(log.read(name))
+            if name.startswith("samples/") and data["id"] in edits:
+                judge = data["scores"]["judge"]
+                provenance = {"author": "ada", "timestamp": "2026-01-02T00:00:00Z", "reason": "why"}
+                judge["history"] = [
+                    {"value": judge["value"]},
+                    {"value": edits[data["id"]], "provenance": provenance},
+                ]
+            edited.writestr(name, json.dumps(data))
+    assert cli("label", "b", "--import", "edited.eval").out == "edited.eval: 4 labels\n"
+    labels = read_labels(batch)
+    assert verdicts(batch) == ["passed", "failed", "failed", "undecided"]
+    assert {(each.labeller, each.note, each.scorer) for each in labels} == {("ada", "why", "judge")}
+    assert labels[2].value == 0.25 and labels[0].at == "2026-01-02T00:00:00Z"
+    assert cli("label", "b", "--import", "log.eval").out == "log.eval: 0 labels\n"
+    judge = {"value": 1, "history": [{"value": "C", "provenance": provenance}]}
+    sample = {"id": "s006", "epoch": 1, "scores": {"judge": judge}}
+    (tmp_path / "log.json").write_text(json.dumps({"eval": {}, "samples": [sample]}, indent=1))
+    assert cli("label", "b", "--import", "log.json").out == "log.json: 1 labels\n"
+    # Inspect AI may write Zstandard, method 93 at these places of the archive.
+    packed = bytearray((tmp_path / "log.eval").read_bytes())
+    for place in (8, packed.rindex(b"PK\x01\x02", 0, packed.rindex(b"header.json")) + 10):
+        packed[place] = 93
+    (tmp_path / "zstd.eval").write_bytes(packed)
+    ran = cli("label", "b", "--import", "zstd.eval")
+    assert ran.code == 2 and "inspect log convert --to json" in ran.err, ran.err
+    (tmp_path / "bad.eval").write_text("no archive")
+    ran = cli("label", "b", "--import", "bad.eval")
+    assert ran.code == 2 and "is not a log of Inspect AI that can be read" in ran.err
 
 
 def test_a_spreadsheet_takes_no_cell_for_a_formula(cli: Any, tmp_path: Path, batch: Path) -> None:
@@ -208,7 +311,7 @@ def test_a_sample_with_several_results_has_to_be_named_exactly(
         ((), "name the person with --labeller NAME"),
         (("--labeller", "ada", "--scorer", "judg"), "no scorer 'judg'; did you mean"),
         (("--export", "x.csv", "--labeller", "ada"), "give --export alone"),
-        (("--export", "x.txt"), "end with .csv, .json or .jsonl"),
+        (("--export", "x.txt"), "end with .csv, .json, .jsonl or .eval"),
         (("--export", "b/labels.json"), ""),
     ],
 )

@@ -76,8 +76,13 @@ def test_the_tests_that_the_page_about_security_names_exist() -> None:
     for file, name in named:
         assert (TESTS.parent / file).is_file(), f"there is no file {file}"
         assert not name or name in functions_of(TESTS.parent / file), f"{file} has no {name}"
-    every = frozenset[str]().union(*(functions_of(file) for file in TESTS.rglob("test_*.py")))
-    assert sorted(set(_TEST_NAME.findall(text)) - every) == []
+    missing = set(_TEST_NAME.findall(text))
+    for file in TESTS.rglob("test_*.py"):
+        # To parse every file takes seconds.
+        content = file.read_text(encoding="utf-8")
+        if any(f"def {name}(" in content for name in missing):
+            missing -= functions_of(file)
+    assert sorted(missing) == []
 
 
 def test_each_rule_of_the_page_about_security_has_a_test() -> None:

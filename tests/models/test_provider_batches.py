@@ -16,6 +16,7 @@ from evaluator.models.anthropic_batches import message_request, read_message
 from evaluator.models.attachments import Attachment
 from evaluator.models.backend import CacheMark, Message, ModelRequest, ToolCall, ToolSpec
 from evaluator.models.batch_api import BatchApi
+from evaluator.models.gemini_batches import content_request, read_content
 from evaluator.models.openai_batches import OpenAIBatches
 from evaluator.models.provider_batches import ProviderBatches, batches_of
 from evaluator.testing import LoopbackServer
@@ -246,6 +247,78 @@ def test_a_conversation_with_tools_is_in_the_shape_of_anthropic() -> None:
         "stop_sequences": ["END"],
         "tools": [{"name": "look", "description": "Looks", "input_schema": {"type": "object"}}],
     }
+
+
+def test_a_conversation_with_tools_is_in_the_shape_of_gemini() -> None:
+    signed = {"type": "thinking", "thinking": "", "signature": "s"}
+    messages = (
+        Message("system", "Be brief"),
+        Message("user", "See", attachments=(Attachment("image/png", PNG, "a.png"),)),
+        Message("assistant", "I look", tool_calls=(CALL,), thinking=(signed,)),
+        Message("tool", "seen", tool_call_id="t1"),
+        Message("user", "And?"),
+    )
+    tool = ToolSpec("look", "Looks", {"type": "object"})
+    request = ModelRequest(
+        "gemini/gemini-2.5-flash", messages, (tool,), 50, temperature=0.5, stop=("END",), seed=3
+    )
+    image = {"mimeType": "image/png", "data": "iVBORw0KGgoAAAAAAAAAAA=="}
+    call = {"functionCall": {"name": "look", "args": {"at": "x"}}, "thoughtSignature": "s"}
+    answer = {"functionResponse": {"name": "look", "response": {"output": "seen"}}}
+    function = {
+        "name": "look",
+        "description": "Looks",
+        "parametersJsonSchema": {"type": "object"},
+    }
+    assert content_request(request) == {
+        "contents": [
+            {"role": "user", "parts": [{"inlineData": image}, {"text": "See"}]},
+            {"role": "model", "parts": [{"text": "I look"}, call]},
+            {"role": "user", "parts": [answer, {"text": "And?"}]},
+        ],
+        "generationConfig": {
+            "maxOutputTokens": 50,
+            "temperature": 0.5,
+            "seed": 3,
+            "stopSequences": ["END"],
+        },
+        "systemInstruction": {"parts": [{"text": "Be brief"}]},
+        "tools": [{"functionDeclarations": [function]}],
+    }
+
+
+def test_answers_of_gemini_have_thoughts_and_reasons() -> None:
+    parts = [{"text": "hm", "thought": True}, {"text": "x"}]
+    usage = {
+        "promptTokenCount": 9,
+        "candidatesTokenCount": 2,
+        "thoughtsTokenCount": 5,
+        "cachedContentTokenCount": 4,
+    }
+    candidate = {"content": {"parts": parts}, "finishReason": "MAX_TOKENS"}
+    answer = read_content({"candidates": [candidate], "usageMetadata": usage})
+    assert (answer.content, answer.reasoning, answer.finish_reason) == ("x", "hm", "length")
+    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (9, 7)
+    assert (answer.usage.cached_tokens, answer.usage.reasoning_tokens) == (4, 5)
+    blocked = read_content({"promptFeedback": {"blockReason": "SAFETY"}})
+    assert blocked.finish_reason == "content_filter"
+    with pytest.raises(ProviderError, match="no candidates"):
+        read_content({})
+
+
+def test_mistral_has_its_own_name_for_a_seed() -> None:
+    batches = batches_of(LiteLLMBackend(api_key=KEY), "mistral/mistral-small")
+    assert batches is not None
+    request = ModelRequest("mistral/mistral-small", ASK.messages, seed=7)
+    body = json.loads(batches.request_line("c", request))["body"]
+    assert (body["model"], body["random_seed"], "seed" in body) == ("mistral-small", 7, False)
+
+
+@pytest.mark.parametrize("field", [{"extra_body": {"x": 1}}, {"schema": {"type": "object"}}])
+def test_what_gemini_does_not_take_is_refused(field: dict[str, Any]) -> None:
+    with pytest.raises(ProviderError) as caught:
+        content_request(ModelRequest("gemini-2.5-flash", ASK.messages, **field))
+    assert caught.value.kind == "bad_request"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from tests.patience import with_enough_time
 pytest.importorskip("mcp", reason="the extra mcp is not installed")
 
 SERVER = r'''
-import os, socket, sys
+import os, signal, socket, sys
 import anyio, uvicorn
 from mcp.server.mcpserver import Context, MCPServer
 from starlette.responses import PlainTextResponse
@@ -57,46 +57,78 @@ async def learn(ctx: Context) -> str:
 def rules() -> str:
     return "Keep the door shut."
 
-app = server.streamable_http_app(json_response=sys.argv[2] == "json")
+def serve(port, answers):
+    app = server.streamable_http_app(json_response=answers == "json")
 
-async def guarded(scope, receive, send):
-    headers = dict(scope.get("headers", ()))
-    if scope["type"] == "http" and headers.get(b"authorization", b"") != b"Bearer open sesame":
-        return await PlainTextResponse("who is there?", 401)(scope, receive, send)
-    await app(scope, receive, send)
+    async def guarded(scope, receive, send):
+        headers = dict(scope.get("headers", ()))
+        if scope["type"] == "http" and headers.get(b"authorization", b"") != b"Bearer open sesame":
+            return await PlainTextResponse("who is there?", 401)(scope, receive, send)
+        await app(scope, receive, send)
 
-listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
-print(listener.getsockname()[1], flush=True)
-uvicorn.Server(uvicorn.Config(guarded, log_level="critical")).run([listener])
+    listener = socket.create_server(("127.0.0.1", int(port)))
+    print(os.getpid(), listener.getsockname()[1], flush=True)
+    uvicorn.Server(uvicorn.Config(guarded, log_level="critical")).run([listener])
+    os._exit(0)
+
+for line in sys.stdin:
+    command, *words = line.split()
+    if command == "start" and os.fork() == 0:
+        serve(*words)
+    if command == "stop":
+        os.kill(int(words[0]), signal.SIGKILL)
+        os.waitpid(int(words[0]), 0)
+        print("stopped", flush=True)
 '''
+
+
+class Street:
+    """A process that has imported the SDK, which takes seconds, and forks the servers."""
+
+    def __init__(self, folder: Path) -> None:
+        script = folder / "server.py"
+        script.write_text(SERVER, encoding="utf-8")
+        self.process = subprocess.Popen(
+            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def ask(self, *words: object) -> list[str]:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        print(*words, file=self.process.stdin, flush=True)
+        return self.process.stdout.readline().split()
 
 
 class House:
     """The server's process; `start` again takes the same port."""
 
-    def __init__(self, folder: Path, answers: str) -> None:
-        self.script = folder / "server.py"
-        self.script.write_text(SERVER, encoding="utf-8")
+    def __init__(self, street: Street, answers: str) -> None:
+        self.street = street
         self.answers = answers
         self.port = 0
-        self.process: subprocess.Popen[str] | None = None
+        self.pid = 0
 
     def start(self) -> None:
-        command = [sys.executable, str(self.script), str(self.port), self.answers]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        self.port = int(self.process.stdout.readline())
+        pid, port = self.street.ask("start", self.port, self.answers)
+        self.pid = int(pid)
+        self.port = int(port)
 
     def stop(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.communicate()
+        if self.pid:
+            self.street.ask("stop", self.pid)
+            self.pid = 0
 
 
 @pytest.fixture(scope="module")
-def lasting(tmp_path_factory) -> Iterator[House]:
+def street(tmp_path_factory) -> Iterator[Street]:
+    made = Street(tmp_path_factory.mktemp("street"))
+    yield made
+    made.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def lasting(street) -> Iterator[House]:
     """One for the tests that leave it as it is."""
-    house = House(tmp_path_factory.mktemp("house"), "events")
+    house = House(street, "events")
     house.start()
     try:
         yield house
@@ -105,8 +137,8 @@ def lasting(tmp_path_factory) -> Iterator[House]:
 
 
 @pytest.fixture
-def house(tmp_path, request) -> Iterator[House]:
-    house = House(tmp_path, getattr(request, "param", "events"))
+def house(street, request) -> Iterator[House]:
+    house = House(street, getattr(request, "param", "events"))
     house.start()
     try:
         yield house

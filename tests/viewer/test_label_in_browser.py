@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.batch.label_session import label_answers
 from evaluator.batch.labels import read_labels
 from tests.batch.labelled import judged_batch
 from tests.viewer.browser import (
@@ -54,7 +53,7 @@ async def tab_to(page: Page, condition: str) -> None:
     raise AssertionError(f"Tab does not lead to {condition}")
 
 
-async def begin(page: Page, address: str) -> None:
+async def begin(page: Page, address: str, labeller: str = "ada") -> None:
     """Leads from the start to the first question, with the keyboard alone."""
     await opened(page, address)
     await tab_to(page, "innerText === 'quiz'")
@@ -64,7 +63,7 @@ async def begin(page: Page, address: str) -> None:
     await page.follow("Enter")
     await page.run(becomes("document.getElementById('label-labeller')"))
     await tab_to(page, "id === 'label-labeller'")
-    await page.send("Input.insertText", text="ada")
+    await page.send("Input.insertText", text=labeller)
     await page.follow("Enter")
     await page.run(becomes(ASKED))
 
@@ -81,18 +80,16 @@ def test_a_person_labels_with_the_keyboard_alone_while_another_does_and_the_serv
     tmp_path: Path,
 ) -> None:
     batch = judged_batch(tmp_path / "quiz", samples=12)
-    bob = label_answers(batch, "judge", "bob")
 
     def verdicts() -> list[str]:
         return [each.verdict for each in read_labels(batch.folder) if each.labeller == "ada"]
 
-    async def first(page: Page, process: subprocess.Popen[str], address: str) -> None:
+    async def first(page: Page, other: Page, process: subprocess.Popen[str], address: str) -> None:
         await page.resize(400)
         await begin(page, address)
+        await begin(other, address, labeller="bob")
         for key in "pf":
-            question = bob.next()
-            assert question is not None
-            bob.answer(question, "p")
+            await answer(other, "p")
             shown = await page.run(SHOWN)
             assert not [hidden for hidden in HIDDEN if hidden in shown]
             assert await page.run(WIDE) <= 0
@@ -126,12 +123,15 @@ def test_a_person_labels_with_the_keyboard_alone_while_another_does_and_the_serv
 
     async def whole(browser: str) -> None:
         async with tab(browser) as page:
-            with serving(tmp_path) as (process, address):
-                await first(page, process, address)
+            async with tab(browser) as other:
+                with serving(tmp_path) as (process, address):
+                    await first(page, other, process, address)
             with serving(tmp_path) as (_, address):
                 assert re.search("token=", address)
                 await second(page, address)
 
     with running(tmp_path / "profile") as browser:
         asyncio.run(whole(browser))
-    assert len({each.key for each in read_labels(batch.folder) if each.labeller == "ada"}) == 12
+    labels = read_labels(batch.folder)
+    assert len({each.key for each in labels if each.labeller == "ada"}) == 12
+    assert [each.verdict for each in labels if each.labeller == "bob"] == ["passed", "passed"]

@@ -24,7 +24,7 @@ import re
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -48,6 +48,7 @@ from evaluator.record.store import TaskStore
 
 if TYPE_CHECKING:
     from evaluator.handler.config import HandlerConfig
+    from evaluator.interpreter.evaluator import Evaluator
 
 # Addresses and names of models. Keys and tokens are found as a Redactor finds them.
 _SETTING = re.compile(
@@ -57,15 +58,39 @@ _LOCKS = {type(threading.Lock()): threading.Lock, type(threading.RLock()): threa
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """`arguments`: pickled arguments of the Evaluator, by name. `scorers`: pickled. `versions`: of
-    the scorers, by name. `tasks`: the
-    batch's folder of task files; `is_packed`: they are written to segments. `cache`: the file of
-    the cache. `variables`: environment variables to set. `folder`: where relative paths of scorers
-    and tools begin. `machine`: that of the batch. `guards`: those in force for this program's code.
+class EvaluatorRecipe:
+    """`arguments`: pickled arguments of the Evaluator, by name. `variables`: environment variables
+    to set. `folder`: where relative paths of scorers and tools begin. `machine`: that of the
+    caller. `guards`: those in force for this program's code.
     """
 
     arguments: Mapping[str, bytes]
+    variables: Mapping[str, str]
+    folder: str
+    machine: str
+    guards: Sequence[CodeGuard]
+
+    def enter(self, notice: Callable[[str], None]) -> dict[str, Any]:
+        """Sets the variables, the guards and the folder of this process. Returns: the arguments."""
+        os.environ.update(self.variables)
+        guard_process(self.guards)
+        try:
+            os.chdir(self.folder)
+        except OSError as error:
+            notice(
+                f"{self.folder} cannot be entered ({error.strerror}); relative paths begin in "
+                f"{os.getcwd()}"
+            )
+        return {name: pickle.loads(value) for name, value in self.arguments.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """`scorers`: pickled. `versions`: of the scorers, by name. `tasks`: the batch's folder of task
+    files; `is_packed`: they are written to segments. `cache`: the file of the cache.
+    """
+
+    evaluator: EvaluatorRecipe
     scorers: Sequence[bytes]
     versions: Mapping[str, str]
     count_as_failed: Sequence[str]
@@ -75,10 +100,26 @@ class Recipe:
     tasks: str
     is_packed: bool
     cache: str | None
-    variables: Mapping[str, str]
-    folder: str
-    machine: str
-    guards: Sequence[CodeGuard]
+
+
+def evaluator_recipe(
+    evaluator: Evaluator, variables: Mapping[str, str], without: Collection[str] = ()
+) -> EvaluatorRecipe:
+    """The recipe of `evaluator`, except the arguments `without`.
+
+    Raises: UsageError, with the name of an object that cannot be pickled.
+    """
+    return EvaluatorRecipe(
+        {
+            name: pack(value, f"the evaluator's {name}")
+            for name, value in evaluator.init_args.items()
+            if value is not None and name not in without
+        },
+        variables,
+        folder=os.getcwd(),
+        machine=current_owner().boot_id,
+        guards=process_guards(),
+    )
 
 
 def make_recipe(worker: Worker, also: Iterable[str] = ()) -> tuple[Recipe, TaskStore]:
@@ -91,11 +132,6 @@ def make_recipe(worker: Worker, also: Iterable[str] = ()) -> tuple[Recipe, TaskS
     store = evaluator.services.store
     if store is None:
         raise UsageError("a batch on several processes needs a folder of task files")
-    arguments = {
-        name: pack(value, f"the evaluator's {name}")
-        for name, value in evaluator.init_args.items()
-        if value is not None
-    }
     scorers = [pack(scorer, f"the scorer {scorer.name}") for scorer in worker.scorers]
     if evaluator.cache is None:
         cache = None
@@ -103,7 +139,7 @@ def make_recipe(worker: Worker, also: Iterable[str] = ()) -> tuple[Recipe, TaskS
         cache = os.path.abspath(evaluator.cache.path)
     profiles = [*evaluator.services.profiles.values(), evaluator.services.default_profile]
     recipe = Recipe(
-        arguments,
+        evaluator_recipe(evaluator, dict(_variables(profiles, also))),
         scorers,
         versions=dict(worker.versions),
         count_as_failed=tuple(worker.count_as_failed),
@@ -113,10 +149,6 @@ def make_recipe(worker: Worker, also: Iterable[str] = ()) -> tuple[Recipe, TaskS
         tasks=os.path.abspath(store.root),
         is_packed=store.is_packed,
         cache=cache,
-        variables=dict(_variables(profiles, also)),
-        folder=os.getcwd(),
-        machine=current_owner().boot_id,
-        guards=process_guards(),
     )
     return recipe, store
 
@@ -240,23 +272,11 @@ class Host:
     def _open(self, recipe: Recipe, probe: Probe | None, first_id: int) -> Opened:
         from evaluator.interpreter.evaluator import Evaluator
 
-        os.environ.update(recipe.variables)
-        guard_process(recipe.guards)
-        try:
-            os.chdir(recipe.folder)
-        except OSError as error:
-            here = (
-                f"{recipe.folder} cannot be entered ({error.strerror}); relative paths begin "
-                f"in {os.getcwd()}"
-            )
-            self._send(("notice", here))
-        arguments = {name: pickle.loads(value) for name, value in recipe.arguments.items()}
-        if "background" in arguments and recipe.machine != current_owner().boot_id:
+        arguments = recipe.evaluator.enter(self._notice)
+        if "background" in arguments and recipe.evaluator.machine != current_owner().boot_id:
             # The database of their states cannot be shared with another machine.
             arguments["background"] = NoBackground(ELSEWHERE)
-        evaluator = Evaluator(
-            **arguments, tasks_dir=None, notice=lambda line: self._send(("notice", line))
-        )
+        evaluator = Evaluator(**arguments, tasks_dir=None, notice=self._notice)
         shares_folder = probe is not None and probe.is_visible()
         if shares_folder:
             self._folder = None
@@ -352,6 +372,9 @@ class Host:
                     f"sample {done.work.sample.id!r}: its result cannot be written: {error}"
                 ) from error
         return ("done", number, line, outcome, done.pending, files)
+
+    def _notice(self, line: str) -> None:
+        self._send(("notice", line))
 
     def _send(self, message: tuple[Any, ...]) -> None:
         self._outbox.append(message)

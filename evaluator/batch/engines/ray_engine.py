@@ -27,7 +27,6 @@ from typing import Any
 
 from evaluator import clock, this_process
 from evaluator.background.scripts import NodeCommand, OpenNode, RemoteCommand
-from evaluator.background.tasks import End
 from evaluator.batch.engines.base import HostLost, IsStopping, NextWork, OnDone
 from evaluator.batch.engines.host import Host, make_recipe
 from evaluator.batch.engines.pool import Node
@@ -37,7 +36,6 @@ from evaluator.errors import ConfigurationError, EvaluatorError
 from evaluator.errors.messages import LOGGER
 from evaluator.files.libraries import import_extra, import_library
 from evaluator.processes.concurrency import in_thread
-from evaluator.processes.supervisor import Command
 
 _TELEMETRY = "RAY_USAGE_STATS_ENABLED"
 _EXCEPTION = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit): ")
@@ -413,9 +411,11 @@ class RayEngine(PoolEngine):
 ANY = "any"
 
 
-def ray_node(name: str = ANY, *, address: str | None = None) -> OpenNode:
+def ray_node(
+    name: str = ANY, *, address: str | None = None, kind: type[NodeCommand] = NodeCommand
+) -> OpenNode:
     """For `NodeWork`: a node of the cluster at `address` (as `connect`) by its name or id, or any
-    with a free CPU, if possible not this machine.
+    with a free CPU, if possible not this machine. `kind` runs there.
 
     Raises: MissingExtra, without Ray.
     """
@@ -424,20 +424,20 @@ def ray_node(name: str = ANY, *, address: str | None = None) -> OpenNode:
     def open_node(
         is_killed: Callable[[], bool],
     ) -> AbstractAsyncContextManager[RemoteCommand | None]:
-        return _open(name, address, is_killed=is_killed)
+        return _open(name, address, is_killed=is_killed, kind=kind)
 
     return open_node
 
 
 @asynccontextmanager
 async def _open(
-    name: str, address: str | None, is_killed: Callable[[], bool]
+    name: str, address: str | None, is_killed: Callable[[], bool], kind: type[NodeCommand]
 ) -> AsyncGenerator[RemoteCommand | None]:
     async with connect(address, is_killed) as cluster:
         if cluster is None:
             yield None
             return
-        actor = RayCommand(cluster, _choose(cluster.nodes(1), name))
+        actor = RayCommand(cluster, _choose(cluster.nodes(1), name), kind)
         try:
             yield actor
         finally:
@@ -460,8 +460,8 @@ class RayCommand(RayActor):
     answer.
     """
 
-    def __init__(self, cluster: RayCluster, node: Node) -> None:
-        super().__init__(cluster, NodeCommand, node)
+    def __init__(self, cluster: RayCluster, node: Node, kind: type[NodeCommand]) -> None:
+        super().__init__(cluster, kind, node)
         self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._watching = asyncio.ensure_future(cluster.watch(self._lose))
 
@@ -469,7 +469,7 @@ class RayCommand(RayActor):
         if not self._lost.done():
             self._lost.set_result(why)
 
-    async def run(self, command: Command) -> End:
+    async def run(self, command: Any) -> Any:
         running = asyncio.ensure_future(self.call("run", command))
         try:
             await asyncio.wait([running, self._lost], return_when=asyncio.FIRST_COMPLETED)

@@ -116,11 +116,7 @@ class OwnFolder:
         """The ended task files of `work`, of its judges and of their subtasks, by id. They are
         deleted here.
         """
-        done = {
-            int(match[1])
-            for name in os.listdir(store.root / "done")
-            if (match := _FILE.fullmatch(name))
-        }
+        done = self._ended()
         for number in done - self._seen.keys():
             header = store.read(number).header
             self._seen[number] = (
@@ -131,13 +127,25 @@ class OwnFolder:
         wanted = {n for n in done if self._seen[n][0].partition("/")[0] == identity}
         while more := {n for n in done - wanted if self._seen[n][1] in wanted}:
             wanted |= more
-        files: list[tuple[int, bytes]] = []
-        for number in sorted(wanted):
-            path = store.root / "done" / f"TASK-{number}.md"
-            files.append((number, path.read_bytes()))
-            disk.unlink(path)
+        files = self._contents(wanted)
+        for number in wanted:
+            disk.unlink(self._path(number))
             del self._seen[number]
         return files
+
+    def all_files(self) -> list[tuple[int, bytes]]:
+        """All ended task files, by id."""
+        return self._contents(self._ended() - self._seen.keys())
+
+    def _ended(self) -> set[int]:
+        names = os.listdir(Path(self.path, "done"))
+        return {int(match[1]) for name in names if (match := _FILE.fullmatch(name))}
+
+    def _contents(self, numbers: Collection[int]) -> list[tuple[int, bytes]]:
+        return [(number, self._path(number).read_bytes()) for number in sorted(numbers)]
+
+    def _path(self, number: int) -> Path:
+        return Path(self.path, "done", f"TASK-{number}.md")
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)

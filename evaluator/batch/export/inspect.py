@@ -21,7 +21,7 @@ import math
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,6 +31,8 @@ from zipfile import ZIP_DEFLATED, ZipFile
 from evaluator import disk
 from evaluator.batch.export.output_path import About, output_file
 from evaluator.batch.export.result_table import as_text, clean
+from evaluator.batch.label_forms import people_scores
+from evaluator.batch.labels import CurrentLabels, Label
 from evaluator.batch.records import SampleResult, Score, Verdict
 from evaluator.batch.summary import GroupSummary, ScorerSummary
 from evaluator.batch.summary.calibrated import Calibration
@@ -48,11 +50,16 @@ def write_inspect(results: Iterable[SampleResult], about: About, path: Path) -> 
     single one; those of several are beside it, with the template and the variant in their names.
     Else `path` is a folder.
 
-    Each file is written completely or not at all. An id that cannot be a file name is
-    percent-encoded in the log; the sample's metadata have the original.
+    Labels of people are scores of their own, with an edit for each. Each file is written completely
+    or not at all. An id that cannot be a file name is percent-encoded in the log; the sample's
+    metadata have the original.
 
     Returns: the files, or the folder. Raises: UsageError, without a result.
     """
+    labels = about.labels or CurrentLabels()
+    pairs: dict[str, list[Label]] = {}
+    for (key, _), given in labels.pairs.items():
+        pairs.setdefault(key, []).extend(given.values())
     with contextlib.ExitStack() as stack:
         logs: dict[tuple[str, str], _LogWriter] = {}
 
@@ -65,7 +72,8 @@ def write_inspect(results: Iterable[SampleResult], about: About, path: Path) -> 
                     logs[key] = _LogWriter(
                         file, archive, summaries=stack.enter_context(tempfile.TemporaryFile())
                     )
-                logs[key].add(result)
+                own = [label for each in labels.shown(result).values() for label in each]
+                logs[key].add(result, [*own, *pairs.get(result.key, ())])
                 yield result
 
         summary = about.summarise(add_all())
@@ -109,8 +117,10 @@ class _LogWriter:
         self._started = ""
         self._ended = ""
 
-    def add(self, result: SampleResult) -> None:
+    def add(self, result: SampleResult, labels: Sequence[Label]) -> None:
         sample = _sample(result)
+        if labels:
+            sample["scores"] = sample.get("scores", {}) | people_scores(labels)
         self._zip.writestr(f"samples/{sample['id']}_epoch_{result.epoch}.json", _json(sample))
         summary = {name: value for name, value in sample.items() if name not in _ONLY_IN_SAMPLES}
         summary |= {"completed": True, "message_count": len(sample["messages"])}

@@ -15,7 +15,7 @@ from dataclasses import fields
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Self, cast
 
-from evaluator.batch.records import Score
+from evaluator.batch.records import Sample, Score
 from evaluator.batch.scorers.contract import NO_TARGET, LeavesInputUnchanged, Scorer, ScorerInput
 from evaluator.errors import ExpressionError, UsageError
 from evaluator.errors.messages import did_you_mean
@@ -84,6 +84,13 @@ class BuiltinScorer(Declared, LeavesInputUnchanged, ABC):
 
     @abstractmethod
     async def score(self, scored: ScorerInput) -> Score: ...
+
+    def check_row(self, sample: Sample) -> None:
+        """Checks a row before the first call. Raises: UsageError, for one that the scorer cannot
+        score.
+        """
+        if sample.target is not None:
+            self.check_target(sample.target)
 
     def check_target(self, target: Any) -> None:
         """Checks a row's target before the first call. Raises: UsageError, for one that the scorer

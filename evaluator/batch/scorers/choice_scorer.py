@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, cast
 from unicodedata import normalize
 
-from evaluator.batch.records import Score
+from evaluator.batch.records import Sample, Score
 from evaluator.batch.rows.choice_order import CHOICE_FIELDS, flagged, listed_letters
 from evaluator.batch.scorers.builtin_scorer import ResultScorer, as_text
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_score
@@ -100,7 +100,7 @@ class ChoiceScorer(ResultScorer):
         target: Any = scored.sample.target
         if target is None:
             return NO_TARGET
-        options = options_of(self.choices, scored)
+        options = options_of(self.choices, scored.sample)
         text = self.text(scored)
         if isinstance(target, str) and (
             several := listed_letters(target, options, words=options.values())
@@ -144,16 +144,14 @@ class ChoiceScorer(ResultScorer):
         return Score(value, wanted == chosen, answer=_listed(chosen), explanation=why)
 
 
-def options_of(
-    choices: Sequence[str] | Mapping[str, str] | None, scored: ScorerInput
-) -> dict[str, str]:
+def options_of(choices: Sequence[str] | Mapping[str, str] | None, sample: Sample) -> dict[str, str]:
     """Letters to the words of `choices`, or of the row's own; without any, A to Z without words.
 
     Raises: UsageError, unless there are 2 to 26 options.
     """
     if choices is not None:
         return _lettered(choices)
-    for place in (scored.sample.inputs, scored.sample.metadata):
+    for place in (sample.inputs, sample.metadata):
         for field in CHOICE_FIELDS:
             if isinstance(found := place.get(field), list | tuple | Mapping):
                 return _lettered(cast("Any", found))

@@ -472,6 +472,10 @@ class RubricScorer(ModelGradedScorer):
         if self.rubric is not None:
             _scale(self.rubric, self.out_of)
 
+    def check_target(self, target: Any) -> None:
+        if self.rubric is None:
+            _scale(target, self.out_of)
+
     def needs_target(self) -> bool:
         return self.rubric is None or ModelGradedScorer.needs_target(self)
 

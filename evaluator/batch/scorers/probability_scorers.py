@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from evaluator.batch.records import Score
+from evaluator.batch.records import Sample, Score
 from evaluator.batch.scorers.builtin_scorer import (
     ResultScorer,
     ScoredExpression,
@@ -21,7 +21,7 @@ from evaluator.batch.scorers.builtin_scorer import (
     question_of,
     text_or_json,
 )
-from evaluator.batch.scorers.choice_scorer import options_of, wanted_letters
+from evaluator.batch.scorers.choice_scorer import CHOICE_FIELDS, options_of, wanted_letters
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_score
 from evaluator.batch.scorers.model_graded import ModelGradedScorer
 from evaluator.errors import UsageError
@@ -118,13 +118,26 @@ class LoglikelihoodScorer(_TextScorer):
     separator: str = " "
     normalise: Literal["characters"] | None = None
 
+    def check_row(self, sample: Sample) -> None:
+        if sample.target is not None:
+            wanted_letters(sample.target, self._options(sample))
+
+    def _options(self, sample: Sample) -> dict[str, str]:
+        """Letters to options. Raises: UsageError, for a row without them."""
+        options = options_of(self.choices, sample)
+        if not any(options.values()):
+            fields = " or ".join(f"`{name}`" for name in CHOICE_FIELDS)
+            raise UsageError(
+                f"the row has no list {fields} in its inputs or metadata; give it one, or name the "
+                "options of all rows with choices="
+            )
+        return options
+
     async def judge(self, scored: ScorerInput) -> Score:
         target = scored.sample.target
         if target is None:
             return NO_TARGET
-        options = options_of(self.choices, scored)
-        if not any(options.values()):
-            raise UsageError("the row has no choices; name them with choices=")
+        options = self._options(scored.sample)
         context = self.context_of(scored)
         if context is None:
             context = question_of(scored.sample.inputs)

@@ -299,6 +299,7 @@ def _missing_values(scorers: Mapping[str, ScorerSummary]) -> Iterator[str]:
             "errors": scorer.errors,
             "unscored": scorer.unscored,
             "without an answer to score": scorer.absent,
+            "not scored yet": scorer.waiting,
         }
         if reasons := [f"{count:,} {why}" for why, count in counts.items() if count]:
             yield f"{name}: {', '.join(reasons)}, of {scorer.of:,}"

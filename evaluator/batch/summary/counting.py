@@ -362,12 +362,16 @@ class _Group:
         judged = rows_where(partial(ne, NONE), scorer.passed, rows)
         passes = array("d", values_at(scorer.passed, judged))
         passed = int(sum(passes))
+        waiting = 0
+        if 0 < states[ABSENT] < len(rows):
+            absent = rows_where(partial(eq, ABSENT), scorer.state, rows)
+            waiting = len(rows_where(partial(ne, _ERROR), self.columns.verdict, absent))
         return ScorerSummary(
             states[VALUED],
             len(rows),
             states[FAULTY],
             states[UNSCORED],
-            states[ABSENT],
+            states[ABSENT] - waiting,
             self.with_known_interval(
                 score_interval(array("d", values_at(scorer.value, valued)), self.clusters(valued))
             ),
@@ -375,6 +379,7 @@ class _Group:
             len(passes) - passed,
             self.with_known_interval(proportion_interval(passes, self.clusters(judged))),
             _grades(scorer, rows),
+            waiting=waiting,
         )
 
     def clusters(self, rows: Rows) -> Rows | None:

@@ -73,8 +73,9 @@ class Accuracy(JsonForm):
 class ScorerSummary(JsonForm):
     """The scores of one scorer for `of` results.
 
-    `n` have a value, on `errors` the scorer failed, `unscored` it could not judge, and `absent`
-    have no answer to score; the four make up `of`. `value` is the mean of the values, `pass_rate`
+    `n` have a value, on `errors` the scorer failed, `unscored` it could not judge, `absent` have no
+    answer to score, and `waiting` have one that it has not scored, as after an `evaluator score`
+    that was stopped; the five make up `of`. `value` is the mean of the values, `pass_rate`
     the share of `passed` among `passed` and `failed`. `grades` counts each grade of a judge that
     gives grades.
     """
@@ -89,6 +90,7 @@ class ScorerSummary(JsonForm):
     failed: int
     pass_rate: Estimate
     grades: Mapping[str, int] = field(default_factory=dict[str, int])
+    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)

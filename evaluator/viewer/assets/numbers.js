@@ -126,7 +126,7 @@ function byParts(group) {
 function scorerTable(scorer, groups) {
   const rows = groups.map((group) => {
     const found = group.scorers[scorer];
-    const left = [["errors", found.errors], ["unscored", found.unscored], ["no answer", found.absent]].filter(([, count]) => count);
+    const left = [["errors", found.errors], ["unscored", found.unscored], ["no answer", found.absent], ["not scored yet", found.waiting]].filter(([, count]) => count);
     return { name: group.name, estimate: found.value, n: found.n, of: found.of, rest: left.map(([name, count]) => `${whole(count)} ${name}`).join(", ") };
   });
   return [make("h2", null, `Scorer: ${scorer}`), estimates(`Scorer: ${scorer}`, rows, false)];

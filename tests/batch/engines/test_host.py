@@ -143,7 +143,9 @@ async def messages_after_opening(folder: Path, tmp_path: Path) -> list[Any]:
     """The first messages of a host whose caller works in `folder`."""
     async with serving() as server, Bench(LocalEngine(1), server, tmp_path).worker() as worker:
         host = Host()
-        await host.open(pickle.dumps(replace(make_recipe(worker)[0], folder=str(folder))), None, 1)
+        recipe = make_recipe(worker)[0]
+        recipe = replace(recipe, evaluator=replace(recipe.evaluator, folder=str(folder)))
+        await host.open(pickle.dumps(recipe), None, 1)
         listening = asyncio.ensure_future(host.listen())
         await asyncio.sleep(0)
         await host.close()
@@ -201,7 +203,9 @@ def test_tasks_in_a_worker_process_may_start_background_tasks_on_the_machine_of_
                 )
                 recipe = make_recipe(replace(worker, evaluator=evaluator))[0]
                 host = Host()
-                recipe = recipe if is_here else replace(recipe, machine="another")
+                if not is_here:
+                    elsewhere = replace(recipe.evaluator, machine="another")
+                    recipe = replace(recipe, evaluator=elsewhere)
                 assert not isinstance(await host.open(pickle.dumps(recipe), None, 1), Exception)
                 await host.post(pickle.dumps([("work", 1, bench.work(0), {})]))
                 message = await result_message(host)

@@ -81,6 +81,34 @@ def _run(evaluator: Evaluator, tmp_path: Path, scorers: list[Any]) -> dict[str, 
     return {one.sample_id: one for one in result.results()}
 
 
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"target": "B"}, r"row 'a': the row has no list `choices` or `options` in its inputs"),
+        ({"target": "D", "choices": ["zoo", "cat"]}, "row 'a': .*'D'"),
+        ({"target": "B", "choices": ["zoo"]}, "row 'a': .*expected 2 to 26 options"),
+    ],
+)
+def test_a_row_that_loglikelihood_cannot_score_is_refused_before_the_first_call(
+    evaluator: Evaluator, server: LoopbackServer, tmp_path: Path, row: dict[str, Any], why: str
+) -> None:
+    rows = [*ROWS[1:], {"id": "a", "question": "an apple", **row}]
+    batch = run_batch("quiz", rows, evaluator=evaluator, scorers=["loglikelihood"])
+    with pytest.raises(UsageError, match=why):
+        asyncio.run(batch)
+    assert not server.paths
+
+
+def test_the_options_of_all_rows_may_be_named(evaluator: Evaluator, tmp_path: Path) -> None:
+    rows = [{"id": "a", "question": "an apple", "target": "zoo"}]
+    scorer = {"type": "loglikelihood", "choices": ["zoo", "cat"]}
+    batch = run_batch(
+        "quiz", rows, evaluator=evaluator, scorers=[scorer], output=tmp_path / "batch"
+    )
+    (found,) = asyncio.run(batch).results()
+    assert found.scores["loglikelihood"].answer in ("A", "B")
+
+
 def test_the_most_likely_option_is_chosen_as_lm_eval_does(
     evaluator: Evaluator, server: LoopbackServer, tmp_path: Path
 ) -> None:
