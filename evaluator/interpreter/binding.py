@@ -1,5 +1,5 @@
-"""Makes a task ready to run, in two phases: `prepare` decides once what does not depend on the values
-of its inputs, `bind` does the rest for each row.
+"""Makes a task ready to run, in two phases: `prepare` decides once what does not depend on the
+values of its inputs, `bind` does the rest for each row.
 
 Both serve every task, whatever starts it: a request, a row of a batch, a subtask, a call, an item
 of an iteration. A domain keeps the tasks that are prepared in it, so that the inner task of a
