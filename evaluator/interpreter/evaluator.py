@@ -315,11 +315,9 @@ class Evaluator(EvaluatorParts):
         TemplateError, if its template is missing.
         """
         _check_flag("template_changes", template_changes)
-        return await replay(
-            self.services,
-            Path(task) if isinstance(task, str) else task,
-            past_changes=template_changes,
-        )
+        if isinstance(task, str):
+            task = Path(task)
+        return await replay(self.services, task, past_changes=template_changes)
 
     async def compile(
         self,
