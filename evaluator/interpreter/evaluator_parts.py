@@ -282,7 +282,7 @@ class EvaluatorParts:
     ) -> Self:
         """A copy of this Evaluator whose calls pass through `limiter`, with task files in
         `tasks_dir`, packed into segments with `is_packed`. `parking` takes calls for provider
-        batches.
+        batches; each step is then synced, because the calls are paid while no run has them.
 
         `cache` replaces this evaluator's, if given. File tools cannot access paths in `denied`.
         Closing either evaluator closes the connections of both.
@@ -298,7 +298,7 @@ class EvaluatorParts:
             store=TaskStore(
                 tasks_dir,
                 redactor=services.redactor,
-                sync=self.init_args["sync"],
+                sync=self.init_args["sync"] if parking is None else "step",
                 is_packed=is_packed,
             ),
             files=services.files.without(denied),
