@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from _pytest.assertion import rewrite
 from hypothesis import settings
 
 if TYPE_CHECKING:
@@ -42,24 +41,6 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 settings.register_profile("steady", deadline=None, derandomize=True, database=None)
 settings.register_profile("explore", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """In a fresh clone the workers share the work of compiling the files, which takes one of them longer than to
-    collect them: each begins at another file, and leaves out what is there."""
-    worker = getattr(config, "workerinput", None)
-    if worker is None or config.args != config.getini("testpaths"):
-        return
-    root = Path(__file__).parents[1]
-    # The package has a plugin of pytest, so that pytest compiles its modules too.
-    files = sorted([*root.glob("tests/**/test_*.py"), *root.glob("evaluator/**/*.py")])
-    first = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
-    for file in files[first:] + files[:first]:
-        compiled = file.parent / "__pycache__" / (file.stem + rewrite.PYC_TAIL)
-        if not compiled.exists():
-            compiled.parent.mkdir(exist_ok=True)
-            source_hash, code = rewrite._rewrite_test(file, config)
-            rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source_hash, compiled)
 
 
 @pytest.hookimpl(wrapper=True)
