@@ -121,7 +121,6 @@ class Outcome:
 
 def _prepare(server: Any, scenario: Scenario, billed: Counter[str]) -> None:
     from tests.provider_replies import last_prompt
-
     from tests.provider_server import Fault
 
     if scenario.fault is not None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.provider_replies import last_prompt
 
 from evaluator import Evaluator
 from evaluator.batch import BatchResult, submissions, waves
@@ -18,6 +17,7 @@ from evaluator.batch.wave_log import WaveLog
 from evaluator.errors import BatchDamaged, UsageError
 from evaluator.errors.results import TaskError
 from tests.batch.wave_driver import TWO, run_session, write_project
+from tests.provider_replies import last_prompt
 from tests.provider_server import DAY_S, Fault, ProviderServer
 
 FORMATS = ["openai", "anthropic"]
