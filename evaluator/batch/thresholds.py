@@ -20,7 +20,7 @@ import math
 import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from enum import StrEnum
 from typing import Any
@@ -42,6 +42,7 @@ _THRESHOLD = re.compile(
     r"(?:\[(?P<scope>[^\[\]]*)\])?\s*(?P<operator>>=|<=|==|!=|>|<)\s*"
     r"(?P<value>[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*(?P<percent>%?)\s*"
 )
+_DOTTED = re.compile(r"\s*([\w.-]+)\.([a-z]\w*)(?=\s*[\[<>=!])")
 _PASSES = re.compile(r"pass[@^]([1-9][0-9]*)")
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -66,10 +67,12 @@ _OF_LABELS = (
     "corrected_low",
     "kappa",
     "kappa_low",
+    "alpha",
+    "alpha_low",
     "sensitivity",
     "specificity",
 )
-_AGREEMENTS = ("kappa", "kappa_low")
+_AGREEMENTS = ("kappa", "kappa_low", "alpha", "alpha_low")
 _OF_JUDGES = ("flips", "verdict_flips")
 """Shares that need several verdicts on one answer; without a scorer, the largest of all."""
 _OF_METRIC = ("metric", "metric_low")
@@ -197,11 +200,15 @@ class _Number:
 
 
 def parse_threshold(text: str) -> Threshold:
-    """The threshold in `text`.
+    """The threshold in `text`; `judge.kappa` is another spelling of `kappa(judge)`.
 
     Raises: UsageError, if it is invalid or its metric unknown, with the known ones.
     """
-    found = _THRESHOLD.fullmatch(text)
+    dotted = _DOTTED.match(text)
+    plain_text = text
+    if dotted is not None and dotted[2] in (*_OF_SCORER, *_OF_LABELS, *_OF_JUDGES):
+        plain_text = f"{dotted[2]}({dotted[1]}){text[dotted.end() :]}"
+    found = _THRESHOLD.fullmatch(plain_text)
     if found is None:
         raise UsageError(
             f"{text!r} is not a threshold; write METRIC OPERATOR NUMBER, such as accuracy >= 0.8"
@@ -229,6 +236,12 @@ def parse_threshold(text: str) -> Threshold:
     return Threshold(
         metric, found["operator"], value=value, scorer=scorer, **_scope(text, found["scope"])
     )
+
+
+def measured_scorers(thresholds: Iterable[Threshold]) -> list[str]:
+    """The scorers whose numbers by labels are required."""
+    found = (each.scorer for each in thresholds if each.metric in _OF_LABELS)
+    return list(dict.fromkeys(name for name in found if name is not None))
 
 
 def check_fit(
@@ -699,6 +712,8 @@ def _of_labels(group: GroupSummary, threshold: Threshold) -> _Number:
         "corrected_low": share.corrected.low,
         "kappa": rates.kappa.value,
         "kappa_low": rates.kappa.low,
+        "alpha": rates.alpha.value,
+        "alpha_low": rates.alpha.low,
         "sensitivity": rates.sensitivity.mean,
         "specificity": rates.specificity.mean,
     }[threshold.metric]

@@ -388,14 +388,19 @@ def _print_summary(
     Raises: Exit, unless the batch is complete and meets them.
     """
     from evaluator.batch.scorers import is_bounded
-    from evaluator.batch.thresholds import check_fit, check_thresholds, parse_threshold
+    from evaluator.batch.thresholds import (
+        check_fit,
+        check_thresholds,
+        measured_scorers,
+        parse_threshold,
+    )
 
-    numbers = found.summarise()
     if found.manifest.get("shard"):
         own = []
     else:
         own = found.manifest.get("thresholds", [])
     wanted = [parse_threshold(threshold) for threshold in thresholds or own]
+    numbers = found.summarise(measured=measured_scorers(wanted))
     scorers = found.manifest.get("scorers", {})
     check_fit(
         wanted,
