@@ -156,7 +156,7 @@ def _watch(process: subprocess.Popen[bytes], server: Any, is_killed: bool) -> st
         if looks > MAX_LOOKS or time.monotonic() > until:
             process.kill()
             process.wait()
-            return "waits for ever" if looks > MAX_LOOKS else "no end seen"
+            return "waits for ever" if looks > MAX_LOOKS else "no end"
         time.sleep(0.02)
     return "ended" if process.returncode == 0 else "error"
 
@@ -182,7 +182,7 @@ def run(
                 stderr=subprocess.DEVNULL,
             )
             ends.append(_watch(process, server, scenario.is_killed and not attempt))
-            if ends[-1] in ("ended", "waits for ever", "no end seen"):
+            if ends[-1] in ("ended", "waits for ever", "no end"):
                 break
         # What nobody looks at is billed too.
         server.now += 2 * DAY_S
