@@ -19,7 +19,6 @@ MODULES = (
     "evaluator.batch.scorers",
     "evaluator.batch.statistics",
     "evaluator.batch.summary",
-    "evaluator.batch.threshold_results",
     "evaluator.batch.thresholds",
     "evaluator.errors",
     "evaluator.errors.results",

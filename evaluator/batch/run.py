@@ -49,8 +49,12 @@ from evaluator.batch.session import (
 )
 from evaluator.batch.steering import Steering, budget_of, pace_of
 from evaluator.batch.summary import BatchSummary, Columns
-from evaluator.batch.threshold_results import ThresholdResult, check_thresholds
-from evaluator.batch.thresholds import Threshold, measured_scorers
+from evaluator.batch.thresholds import (
+    Threshold,
+    ThresholdResult,
+    check_thresholds,
+    measured_scorers,
+)
 from evaluator.batch.work import Worker
 from evaluator.errors import BatchDamaged, EvaluatorError, UsageError, messages
 from evaluator.errors.messages import type_of

@@ -15,9 +15,9 @@ from evaluator.batch.compare.corrected import compare_corrected, corrected_table
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.labels import CurrentLabels, LabelVerdict, append_labels, read_labels
 from evaluator.batch.summary.tables import as_text
-from evaluator.batch.threshold_results import check_thresholds
 from evaluator.batch.thresholds import (
     check_fit,
+    check_thresholds,
     measured_scorers,
     parse_threshold,
 )

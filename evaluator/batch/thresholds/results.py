@@ -18,7 +18,7 @@ from evaluator.batch.summary import (
     ReducedScore,
     VerdictCounts,
 )
-from evaluator.batch.thresholds import (
+from evaluator.batch.thresholds.language import (
     AMOUNTS,
     DURATIONS,
     OF_JUDGES,
