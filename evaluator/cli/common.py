@@ -11,8 +11,8 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from evaluator.batch.progress import WorkProgress
 from evaluator.cli.echo import echo, echo_raw
+from evaluator.cli.work_progress import WorkProgress
 from evaluator.errors import ConfigurationError, MachineError, RecordError, UsageError
 from evaluator.errors.messages import did_you_mean, visible, visible_json
 from evaluator.errors.results import Outcome, TaskResult

@@ -53,6 +53,15 @@ def json_problem(error: Exception) -> str:
     return str(error)
 
 
+def minutes_text(seconds: float) -> str:
+    """`65.4` as `1:05`, `3725` as `1:02:05`."""
+    whole = round(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    if hours:
+        return f"{hours}:{minutes:02}:{whole % 60:02}"
+    return f"{minutes}:{whole % 60:02}"
+
+
 def duration_text(seconds: float) -> str:
     """A duration of at least 0 with a unit that fits it: `5.5 µs`, `120 ms`, `1.5 s`, `3 min 20
     s`.

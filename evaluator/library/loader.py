@@ -99,8 +99,9 @@ class _Content:
 
     `entries` are the files read, in groups that are searched in order: the added texts, then one
     group for each root. `unread` are the shipped files that nothing needed, by the names of their
-    templates; there are none where there are findings, since these may mention any name. `refused` are the findings about files that were not read; `calls`, `texts`
-    and the rankers are made at first use.
+    templates; there are none where there are findings, since these may mention any name. `refused`
+    are the findings about files that were not read; `calls`, `texts` and the rankers are made at
+    first use.
     """
 
     entries: tuple[tuple[LoadedFile, ...], ...] = ((),)
