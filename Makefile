@@ -15,9 +15,9 @@ help: ## Show what the targets do
 demo: $(STAMP) ## Run the shipped templates offline against the simulated model
 	@$(BIN)/evaluator demo
 
-# Tests of time limits, processes and servers wait for a third of their time: three workers keep two cores busy.
+# Tests of time limits, processes and servers wait for a third of their time: four workers keep two cores busy.
 test: $(STAMP) ## Run the tests
-	$(BIN)/python -m pytest -n 3 --dist worksteal -q
+	$(BIN)/python -m pytest -n 4 --dist worksteal -q
 
 test-cluster: $(STAMP) ## Run the tests of the Ray engine too (installs Ray, some 200 MB)
 	@$(BIN)/python -c "import ray" 2>/dev/null || if command -v uv >/dev/null 2>&1; then \

@@ -22,16 +22,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-START = 1_790_000_000
+from tests.provider_replies import START, price_of, reply_to
+
 DAY_S = 86_400
-PRICES = {
-    "gpt-4o-mini": (1.5e-7, 6e-7),
-    "claude-haiku-4-5": (1e-6, 5e-6),
-    "gemini-2.5-flash": (3e-7, 2.5e-6),
-    "mistral-small": (1e-7, 3e-7),
-}
-"""Dollars for a token in and out; a batch pays half."""
-SIGNATURE = "signature of a call"
 _NAMES = {"anthropic": "msgbatch_", "gemini": "batches/batch_"}
 _MISTRAL = {
     "in_progress": "RUNNING",
@@ -282,75 +275,7 @@ class ProviderServer(ThreadingHTTPServer):
         return number
 
     def reply(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a request: the call of its first tool, or a text."""
-        prompt = last_prompt(body)
-        tools = body.get("tools")
-        asks_tool = bool(tools) and not _has_tool_answer(body)
-        tokens = len(json.dumps(body.get("messages") or body["contents"])) // 4
-        if "contents" in body:
-            part: dict[str, Any] = {"text": self.answer(prompt)}
-            if asks_tool:
-                name = tools[0]["functionDeclarations"][0]["name"]
-                part = {"functionCall": {"name": name, "args": {}}, "thoughtSignature": SIGNATURE}
-            content = {"role": "model", "parts": [part]}
-            usage = {"promptTokenCount": tokens, "candidatesTokenCount": 1, "thoughtsTokenCount": 2}
-            return {
-                "candidates": [{"content": content, "finishReason": "STOP", "index": 0}],
-                "usageMetadata": usage,
-                "modelVersion": body["model"],
-            }
-        if "max_completion_tokens" in body or not _is_anthropic(body):
-            message: dict[str, Any] = {"role": "assistant", "content": self.answer(prompt)}
-            if asks_tool:
-                function = {"name": tools[0]["function"]["name"], "arguments": "{}"}
-                call = {"id": "call_1", "type": "function", "function": function}
-                message = {"role": "assistant", "content": None, "tool_calls": [call]}
-            reason = "tool_calls" if asks_tool else "stop"
-            choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": None}
-            usage = {"prompt_tokens": tokens, "completion_tokens": 3, "total_tokens": tokens + 3}
-            head = {"id": "chatcmpl-1", "object": "chat.completion", "created": START}
-            return {**head, "model": body["model"], "choices": [choice], "usage": usage}
-        content: list[dict[str, Any]] = [{"type": "text", "text": self.answer(prompt)}]
-        if asks_tool:
-            content = [{"type": "tool_use", "id": "call_1", "name": tools[0]["name"], "input": {}}]
-        return {
-            "id": "msg_1",
-            "type": "message",
-            "role": "assistant",
-            "model": body["model"],
-            "content": content,
-            "stop_reason": "tool_use" if asks_tool else "end_turn",
-            "stop_sequence": None,
-            "usage": {"input_tokens": tokens, "output_tokens": 3},
-        }
-
-
-def _is_anthropic(body: Mapping[str, Any]) -> bool:
-    return str(body["model"]).startswith("claude")
-
-
-def _has_tool_answer(body: Mapping[str, Any]) -> bool:
-    text = json.dumps(body)
-    return any(name in text for name in ('"tool_call_id"', '"tool_result"', '"functionResponse"'))
-
-
-def last_prompt(body: Mapping[str, Any]) -> str:
-    if "contents" in body:
-        return "".join(part.get("text", "") for part in body["contents"][-1]["parts"])
-    content = body["messages"][-1]["content"]
-    if isinstance(content, str):
-        return content
-    return "".join(str(part.get("text", "")) for part in content)
-
-
-def price_of(body: Mapping[str, Any], answer: Mapping[str, Any]) -> float:
-    """The interactive price of an answer, in dollars."""
-    price_in, price_out = PRICES.get(str(body["model"]), (0.0, 0.0))
-    usage = answer.get("usage") or answer["usageMetadata"]
-    sent = usage.get("prompt_tokens", usage.get("input_tokens", usage.get("promptTokenCount")))
-    # All answers have three tokens.
-    made = 3
-    return sent * price_in + made * price_out
+        return reply_to(body, self.answer)
 
 
 def _line(value: Any) -> bytes:
@@ -598,6 +523,9 @@ class _Request(BaseHTTPRequestHandler):
         return shows[job.format](job)
 
     def _show_mistral(self, job: Job) -> dict[str, Any]:
+        status = _MISTRAL[job.status]
+        if job.cancelled is not None and job.ended is None:
+            status = "CANCELLATION_REQUESTED"
         done = sum(fate in ("succeeded", "double", "foreign") for fate in job.fates)
         return {
             "id": job.id,
@@ -606,7 +534,7 @@ class _Request(BaseHTTPRequestHandler):
             "endpoint": job.endpoint,
             "metadata": dict(job.metadata),
             "errors": [{"message": each["message"], "count": 1} for each in job.errors],
-            "status": _MISTRAL[job.status],
+            "status": status,
             "output_file": job.output_file_id or None,
             "error_file": job.error_file_id or None,
             "created_at": int(job.created),

@@ -19,6 +19,7 @@ MODULES = (
     "evaluator.batch.scorers",
     "evaluator.batch.statistics",
     "evaluator.batch.summary",
+    "evaluator.batch.threshold_results",
     "evaluator.batch.thresholds",
     "evaluator.errors",
     "evaluator.errors.results",

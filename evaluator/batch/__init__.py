@@ -72,8 +72,8 @@ if TYPE_CHECKING:
     from evaluator.batch.session import SessionEnd as SessionEnd
     from evaluator.batch.summary import BatchSummary as BatchSummary
     from evaluator.batch.summary import MetricValue as MetricValue
+    from evaluator.batch.threshold_results import ThresholdResult as ThresholdResult
     from evaluator.batch.thresholds import Threshold as Threshold
-    from evaluator.batch.thresholds import ThresholdResult as ThresholdResult
     from evaluator.batch.work import Variant as Variant
     from evaluator.batch.work import Worker as Worker
     from evaluator.batch.work import WorkItem as WorkItem
@@ -93,7 +93,8 @@ _HOMES = {
     ".identity": ("Cell", "Identity"),
     ".judges": ("Judges",),
     ".labels": ("CurrentLabels", "Label", "LabelVerdict"),
-    ".thresholds": ("Threshold", "ThresholdResult"),
+    ".threshold_results": ("ThresholdResult",),
+    ".thresholds": ("Threshold",),
     ".progress": (
         "Display",
         "EndpointStatus",

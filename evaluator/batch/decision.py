@@ -365,7 +365,7 @@ class Decision(JsonForm, error=RecordError):
         if self.is_over:
             return []
         design = self.design
-        times = [look.time for look in self.looks if look.efficacy is not None]
+        times = sorted({look.time for look in self.looks if look.efficacy is not None})
         found: list[dict[str, Any]] = []
         for number in range(len(self.looks) + 1, design.looks + 1):
             rows = -(-number * design.rows // design.looks)

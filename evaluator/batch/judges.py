@@ -1,4 +1,5 @@
 """The judges of a batch: the models that scorers ask in a role, known before any of them is asked.
+Whether templates ask for the log probabilities that scorers read is known then too.
 
 If nothing names a model for a role, the profile's own model judges, which may be the one that is
 judged: a notice says so at the start. The manifest stores the models, but no hash includes them
@@ -13,9 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from evaluator.batch.identity import Cell
 from evaluator.batch.scorers import Scorer, describe_scorer, member_scorers
+from evaluator.batch.scorers.model_graded import GradedScorer
+from evaluator.batch.scorers.probability_scorers import ConfidenceScorer
 from evaluator.batch.work import GRADER, Variant
+from evaluator.errors import UsageError
 from evaluator.lazy_dataclass import dataclass
-from evaluator.nodes import Task
+from evaluator.nodes import Atomic, Task
 from evaluator.nodes.walk import tasks
 
 if TYPE_CHECKING:
@@ -90,6 +94,39 @@ def find_judges(
         tuple(_notice(role, pairs) for role, pairs in unchosen.items()),
         templates=tuple(dict.fromkeys(name for names in called for name in names)),
     )
+
+
+def check_logprobs(
+    evaluator: Evaluator,
+    scorers: Sequence[Scorer],
+    cells: Sequence[tuple[Cell, Variant]],
+    *,
+    is_answered: bool,
+) -> None:
+    """Checks that what a scorer reads log probabilities of asks for them. `is_answered`: the
+    answers exist, and only judges are asked.
+
+    Raises: UsageError, with the place of a template that does not.
+    """
+    for scorer in (member for each in scorers for member in member_scorers(each)):
+        templates: set[str] = set()
+        if isinstance(scorer, ConfidenceScorer) and not is_answered:
+            templates = {cell.template for cell, _ in cells}
+        elif isinstance(scorer, GradedScorer) and scorer.by_probability:
+            templates = {scorer.template}
+        for name in sorted(templates):
+            node = evaluator.library.get(name).node
+            own = node.handler if isinstance(node, Atomic) else None
+            if not isinstance(node, Atomic) or (own is not None and own.logprobs is not None):
+                continue
+            ref = None if own is None else own.ref
+            for handler in handlers_of(cells):
+                if evaluator.services.profile(handler or ref).logprobs is None:
+                    raise UsageError(
+                        f"{node.span}: the scorer {scorer.name!r} reads log probabilities, and "
+                        f"{name} asks for none; write logprobs in its <handler>, as in "
+                        '<handler logprobs="5"/>, or in the profile'
+                    )
 
 
 def _notice(role: str, pairs: Iterable[tuple[str, str]]) -> str:

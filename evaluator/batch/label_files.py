@@ -13,10 +13,10 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from evaluator.batch.export.inspect import write_inspect
 from evaluator.batch.export.output_path import About, output_file
+from evaluator.batch.export.result_table import guarded, unguarded
 from evaluator.batch.label_forms import (
     OTHER,
     RESULT,
@@ -43,8 +43,6 @@ from evaluator.record.journal import now
 from evaluator.record.steps import Scrub
 
 _LABEL = ("scorer", "labeller", "verdict", "value", "grade", "note", "at", "seconds", "shown")
-# Cells that begin with one of these are formulas for a spreadsheet.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _MARKS = {"C": "passed", "I": "failed", "N": "failed", "P": "0.5"}
 """Values of Inspect AI: correct, incorrect, no answer, partial."""
 _TURNED = {LabelVerdict.BETTER: LabelVerdict.WORSE, LabelVerdict.WORSE: LabelVerdict.BETTER}
@@ -215,7 +213,9 @@ def _read(path: Path) -> Iterator[LabelRow]:
     if path.suffix == ".csv":
         for line, values in read_csv(path, ","):
             texts = {name: value for name, value in values.items() if isinstance(value, str)}
-            yield LabelRow(f"{path}:{line}", {name: _plain(text) for name, text in texts.items()})
+            yield LabelRow(
+                f"{path}:{line}", {name: unguarded(text) for name, text in texts.items()}
+            )
     elif path.suffix in (".json", ".jsonl"):
         yield from read_json(path)
     elif path.suffix == ".eval":
@@ -279,19 +279,5 @@ def _csv_text(found: Iterable[Labelled]) -> str:
             values = label.to_dict()
             cells = [names[name] for name in RESULT]
             cells += ["" if values[name] is None else values[name] for name in _LABEL]
-            writer.writerow([_cell(value) for value in (*cells, *texts)])
+            writer.writerow([guarded(str(value)) for value in (*cells, *texts)])
     return text.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    """A text that a spreadsheet does not take for a formula."""
-    if isinstance(value, str) and value.startswith(_FORMULA):
-        return f"'{value}"
-    return value
-
-
-def _plain(cell: str) -> str:
-    """The text from which `_cell` made a cell."""
-    if cell.startswith("'") and cell[1:].startswith(_FORMULA):
-        return cell[1:]
-    return cell

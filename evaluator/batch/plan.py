@@ -27,7 +27,7 @@ from evaluator.batch.identity import (
     storable_settings,
     template_part,
 )
-from evaluator.batch.judges import Judges, find_judges, handlers_of
+from evaluator.batch.judges import Judges, check_logprobs, find_judges, handlers_of
 from evaluator.batch.metrics import (
     Metric,
     StoredMetric,
@@ -234,6 +234,7 @@ def make_plan(
         target=options.target,
     )
     check_rows(source, scorers)
+    check_logprobs(evaluator, scorers, cells, is_answered=is_answered)
     _check_provider_batch(evaluator, options, source, () if is_answered else variants)
     _check_measure(options, scorers)
     deciding = _plan_decision(options, source, variants=len(cells))
@@ -289,8 +290,8 @@ def _check_provider_batch(
         if batches_of(choice.backend, choice.model) is None:
             raise UsageError(
                 f"{choice.label} has no batch API that this version knows; remove "
-                "provider_batch, or choose a model of OpenAI, Anthropic, Gemini or Mistral, or of a "
-                "server with /v1/batches"
+                "provider_batch, or choose a model of OpenAI, Anthropic, Gemini or Mistral, or of "
+                "a server with /v1/batches"
             )
 
 

@@ -149,20 +149,32 @@ class Batch:
         keys = set(self.manifest.get("left_out", []))
         return lambda template, variant, key: (template, variant) not in cells or key in keys
 
-    def summarise(self, metrics: Sequence[Metric] | None = None) -> BatchSummary:
+    def summarise(
+        self, metrics: Sequence[Metric] | None = None, measured: Collection[str] = ()
+    ) -> BatchSummary:
         """The numbers as they are now. Raises: as `results`.
 
         `metrics` are computed with it; None: those of the manifest. Their functions are not run:
         they have the values that the last session computed, if the results are still the same.
-        Scorers with labels have their corrected numbers.
+        Scorers with labels have their corrected numbers; so have those in `measured`, by the labels
+        of the only other scorer that has some.
         """
-        return self.with_metrics(self._summary(), metrics)
+        return self.with_metrics(self._summary(), metrics, measured)
 
-    def with_metrics(self, summary: BatchSummary, metrics: Sequence[Metric] | None) -> BatchSummary:
+    def with_metrics(
+        self,
+        summary: BatchSummary,
+        metrics: Sequence[Metric] | None,
+        measured: Collection[str] = (),
+    ) -> BatchSummary:
         """`summary` with the metrics and the corrected numbers of each group, as for
         `summarise`.
         """
+        labels = CurrentLabels(read_labels(self.folder))
         calibrations = self.calibrations()
+        for scorer in measured if len(labels.scorers) == 1 else ():
+            for cell, found in self.calibrations(scorer).items():
+                calibrations[cell] |= found
         decision = Decision.of(self.manifest)
         return replace(
             summary,
@@ -273,7 +285,10 @@ class Batch:
 
 
 def summary_of(
-    batch: Batch, columns: Columns, metrics: Sequence[Metric] | None = None
+    batch: Batch,
+    columns: Columns,
+    metrics: Sequence[Metric] | None = None,
+    measured: Collection[str] = (),
 ) -> BatchSummary:
     """`Batch.summarise`, for a batch whose results are all in `columns`, none left out: they are
     not read again.
@@ -287,7 +302,7 @@ def summary_of(
         reducers=manifest.get("reducers"),
         unfinished=About(manifest).unfinished,
     )
-    return batch.with_metrics(summary, metrics)
+    return batch.with_metrics(summary, metrics, measured)
 
 
 def open_batch(folder: str | Path) -> Batch:

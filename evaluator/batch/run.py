@@ -49,7 +49,8 @@ from evaluator.batch.session import (
 )
 from evaluator.batch.steering import Steering, budget_of, pace_of
 from evaluator.batch.summary import BatchSummary, Columns
-from evaluator.batch.thresholds import Threshold, ThresholdResult, check_thresholds
+from evaluator.batch.threshold_results import ThresholdResult, check_thresholds
+from evaluator.batch.thresholds import Threshold, measured_scorers
 from evaluator.batch.work import Worker
 from evaluator.errors import BatchDamaged, EvaluatorError, UsageError, messages
 from evaluator.errors.messages import type_of
@@ -392,10 +393,11 @@ async def run_in_folder(
     }
     folder.write_manifest(manifest)
     folder.write_changed(ended.counts.explained)
+    measured = measured_scorers(plan.thresholds)
     if columns is None:
-        summary = open_batch(path).summarise(plan.metrics)
+        summary = open_batch(path).summarise(plan.metrics, measured)
     else:
-        summary = summary_of(open_batch(path), columns, plan.metrics)
+        summary = summary_of(open_batch(path), columns, plan.metrics, measured=measured)
     if plan.metrics:
         folder.write_manifest(manifest | {"metric_values": _metric_values(summary, folder)})
     folder.write_summary(summary.to_dict())

@@ -19,7 +19,7 @@ from evaluator.batch.engines import make_engine
 from evaluator.batch.fields import check_rows
 from evaluator.batch.folder import BatchFolder, ResultEntry
 from evaluator.batch.identity import Cell, Identity, digest
-from evaluator.batch.judges import find_judges
+from evaluator.batch.judges import check_logprobs, find_judges
 from evaluator.batch.options import BatchLimits, BatchOptions, Stop
 from evaluator.batch.permissions import is_own, sign
 from evaluator.batch.plan import BatchPlan, scorer_parts, scoring_part
@@ -179,6 +179,7 @@ def _plan(
     reasons = manifest.get("count_as_failed", COUNTED)
     rows = cast("RowSource", _StoredRows(folder))
     check_rows(rows, scorers)
+    check_logprobs(evaluator, scorers, cells, is_answered=True)
     return BatchPlan(
         manifest.get("name") or folder.path.name,
         BatchOptions(

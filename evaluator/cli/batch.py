@@ -537,7 +537,7 @@ def exit_code_of_thresholds(thresholds: Iterable[ThresholdResult], *, is_complet
     """4 if a threshold is missed; 5 if one cannot be decided or the batch is not complete; else
     0.
     """
-    from evaluator.batch.thresholds import ThresholdStatus
+    from evaluator.batch.threshold_results import ThresholdStatus
 
     seen = list(thresholds)
     if any(threshold.status is ThresholdStatus.MISSED for threshold in seen):

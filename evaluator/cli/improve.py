@@ -167,7 +167,7 @@ def run_search_command(
         for line in plan.lines():
             echo(line)
         return
-    certificate = _run(planned)
+    certificate = _run(planned, write=given["write"])
     _print(certificate, markdown=markdown, as_json=as_json)
     echo(f"records: {certificate.folder}", err=True)
     if not certificate.is_accepted:
@@ -219,14 +219,16 @@ def _plan(searched: str | JudgedBatch, given: dict[str, Any]) -> tuple[Evaluator
     return evaluator, plan_search(planning, judged.template, judged.rows, options, batch)
 
 
-def _run(planned: Any) -> Certificate:
-    from evaluator.improve.run import run_search, searched_folder
+def _run(planned: Any, *, write: bool) -> Certificate:
+    from evaluator.improve.run import check_writable, run_search, searched_folder
     from evaluator.improve.search import OutOfBudget
 
     folder: list[Path] = []
 
     async def run() -> Certificate:
         plan = await planned
+        if write:
+            check_writable(plan.checker)
         for line in plan.lines():
             echo(line, err=True)
         folder.append(searched_folder(plan))

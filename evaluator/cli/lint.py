@@ -175,8 +175,7 @@ def _window(profiles: Profiles, model: str | None, task: Task) -> int | None:
     """The window of the model that answers `task`, as far as it is known without a run."""
     from evaluator.models.prices import context_window
 
-    ref = None if task.handler is None else task.handler.ref
-    config = profiles.get(ref or "default") or HandlerConfig()
+    config = profiles.get(task.profile or "default") or HandlerConfig()
     named = task.model.value if task.model is not None else None
     if config.context_window is not None:
         return config.context_window

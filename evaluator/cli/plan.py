@@ -66,8 +66,9 @@ def plan(
 
     The table has the most that can happen, which no later run exceeds, and what is to be expected:
     turns (answers), calls (with retries), tokens, US dollars at the interactive price, with the
-    provider's prompt cache, and at the price of its batch API, and the time at the given limits. ? is unknown; the lines below the
-    table say which limit is missing and where to set it. `batch FILE --dry-run` prints the same.
+    provider's prompt cache, and at the price of its batch API, and the time at the given limits. ?
+    is unknown; the lines below the table say which limit is missing and where to set it. `batch
+    FILE --dry-run` prints the same.
     """
     path = Path(name)
     if like is not None:

@@ -96,7 +96,7 @@ def compare(
     from evaluator.batch.compare.comparison import compare_metrics
     from evaluator.batch.compare.corrected import compare_corrected
     from evaluator.batch.reading import Results, open_batch
-    from evaluator.batch.thresholds import ThresholdStatus
+    from evaluator.batch.threshold_results import ThresholdStatus
 
     paths = list(batches)
     if len(paths) > 2:
@@ -388,14 +388,19 @@ def _print_summary(
     Raises: Exit, unless the batch is complete and meets them.
     """
     from evaluator.batch.scorers import is_bounded
-    from evaluator.batch.thresholds import check_fit, check_thresholds, parse_threshold
+    from evaluator.batch.threshold_results import check_thresholds
+    from evaluator.batch.thresholds import (
+        check_fit,
+        measured_scorers,
+        parse_threshold,
+    )
 
-    numbers = found.summarise()
     if found.manifest.get("shard"):
         own = []
     else:
         own = found.manifest.get("thresholds", [])
     wanted = [parse_threshold(threshold) for threshold in thresholds or own]
+    numbers = found.summarise(measured=measured_scorers(wanted))
     scorers = found.manifest.get("scorers", {})
     check_fit(
         wanted,

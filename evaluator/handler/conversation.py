@@ -388,8 +388,8 @@ class Session:
         )
         return None
 
-    def next_step(self, turn: int) -> tuple[dict[str, Any], str]:
-        """The arguments and the fingerprint of the step of `turn`.
+    def next_step(self) -> tuple[str, dict[str, Any], str]:
+        """The path, the arguments and the fingerprint of the step of this turn.
 
         The arguments are the messages since the last turn; at the first turn also the model and
         settings. The fingerprint identifies the whole conversation: the messages from the last
@@ -404,7 +404,7 @@ class Session:
         )
         args: dict[str, Any]
         if recorded:
-            args = {"after": f"turn[{turn - 1}]"}
+            args = {"after": f"turn[{self.turns - 1}]"}
             del data[0]
         else:
             args = {"model": plan.choice.label, "settings": plan.settings}
@@ -414,4 +414,4 @@ class Session:
                 del entry["content"]
                 entry["content_of"] = path
         args["messages"] = data
-        return args, self._history
+        return self.log.path_of(f"turn[{self.turns}]"), args, self._history

@@ -79,19 +79,18 @@ class _TurnCall:
     max_cost_usd: float | None
 
 
-async def call_model(session: Session, turn: int) -> ModelResponse:
+async def call_model(session: Session) -> ModelResponse:
     """The response to the conversation so far, charged to the session's budget. What is sent is the
     conversation; nothing is added to it.
 
     Raises: LimitReached, before a call that would pass a limit; ProviderError, after the last
     attempt; MachineError, where this machine cannot make the call or record it.
     """
-    args, fingerprint = session.next_step(turn)
+    path, args, fingerprint = session.next_step()
     budget = session.budget
     most = None
     if session.plan.choice.limiter is not None or budget.has_cost_limit:
         most = _max_turn_cost(session)
-    path = session.log.path_of(f"turn[{turn}]")
     call = _TurnCall(session, path, args=args, fingerprint=fingerprint, max_cost_usd=most)
     budget.reserve_turn(most)
     try:

@@ -223,7 +223,10 @@ class ModelChooser:
         self._choices: dict[tuple[object, ...], ModelChoice] = {}
 
     def with_limiter(
-        self, limiter: CallLimiter, cache: ResponseCache | None, parking: CallParking | None = None
+        self,
+        limiter: CallLimiter | None,
+        cache: ResponseCache | None,
+        parking: CallParking | None = None,
     ) -> ModelChooser:
         """A chooser for the many calls of a batch, which shares the backends of this one, and
         whose choices use `limiter`, `cache` and `parking`.

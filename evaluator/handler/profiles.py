@@ -129,7 +129,7 @@ def turns_by_profile(
     """
 
     def use(task: Task) -> ModelUse:
-        named = handler or (task.handler.ref if task.handler is not None else None)
+        named = handler or task.profile
         config = default
         if named is not None and named != default.name:
             config = profiles.get(named, default)

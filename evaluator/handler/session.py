@@ -104,7 +104,7 @@ class Handler(Session):
             while True:
                 self.turns += 1
                 self.check_context()
-                response = await call_model(self, self.turns)
+                response = await call_model(self)
                 self.add_response(response)
                 if not response.tool_calls or not await self._run_tools(response.tool_calls):
                     break

@@ -356,6 +356,15 @@ async def run_search(plan: SearchPlan) -> Certificate:
         return certificate
 
 
+def check_writable(checker: CandidateChecker) -> None:
+    """Raises: UsageError, for a template that is not the user's to change."""
+    if Path(checker.file).is_relative_to(shipped("templates").resolve()):
+        raise UsageError(
+            f"{checker.name} ships with this package; to write it, copy its folder from "
+            f"{os.path.dirname(checker.file)} into templates/, with the partials that it includes"
+        )
+
+
 def write_template(certificate: Certificate, evaluator: Evaluator) -> Path:
     """Writes the accepted candidate into the file of its template, with its version raised and a
     comment that names the certificate. Returns: the file.
@@ -375,9 +384,8 @@ def write_template(certificate: Certificate, evaluator: Evaluator) -> Path:
     decision = found.decision
     assert decision is not None
     checker = CandidateChecker(evaluator, name, model=None, handler=None)
+    check_writable(checker)
     path = Path(checker.file)
-    if path.is_relative_to(shipped("templates").resolve()):
-        raise UsageError(f"{name} ships with this package; copy it into templates/ first")
     if hash_of(checker.text) != found.content["base"]:
         raise UsageError(f"{path}: has changed since the search; nothing is written")
     text = found.candidate_text(found.content["candidate"])

@@ -96,12 +96,14 @@ class Authority:
             ToolGrant(tool.name, tool.policy, rules=tool.rules) for tool in tools.values()
         )
         names = frozenset(tools)
+        if self.tools is not None:
+            names &= self.tools
         limits = {
             name: getattr(config, name) for name in _LIMITS if getattr(config, name) is not None
         }
         above = self.limits or {}
         return Authority(
-            tools=names if self.tools is None else names & self.tools,
+            tools=names,
             processes=False,
             files=frozenset(),
             reader=tools.get(READ_FILE),

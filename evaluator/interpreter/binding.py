@@ -1,5 +1,5 @@
-"""Makes a task ready to run, in two phases: `prepare` decides once what does not depend on the values
-of its inputs, `bind` does the rest for each row.
+"""Makes a task ready to run, in two phases: `prepare` decides once what does not depend on the
+values of its inputs, `bind` does the rest for each row.
 
 Both serve every task, whatever starts it: a request, a row of a batch, a subtask, a call, an item
 of an iteration. A domain keeps the tasks that are prepared in it, so that the inner task of a
@@ -96,10 +96,7 @@ def _prepared(domain: Domain, node: Task, *, is_root: bool, is_subtask: bool) ->
     services = domain.services
     domain.authority.check(node)
     spec = node.handler
-    named = None
-    if spec is not None:
-        named = spec.ref
-    profile = services.profile(domain.handler or named)
+    profile = services.profile(domain.handler or node.profile)
     inside = domain.inside(
         domain.authority.under(profile),
         sandbox_of(services, profile, task=node, above=domain.sandbox),

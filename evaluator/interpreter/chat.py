@@ -238,7 +238,9 @@ class _Queries:
         )
         items = [item for item in context.items if item.source not in self.sources]
         self.sources.update(item.source for item in items)
-        messages = [Message("user", f"{format_items(items)}\n\n{query}" if items else query)]
+        if items:
+            query = f"{format_items(items)}\n\n{query}"
+        messages = [Message("user", query)]
         if self.count == 1 and config.system:
             messages.insert(0, Message("system", config.system))
         try:

@@ -85,7 +85,10 @@ async def choose(
     }
     # A simulated model does not read: it answers what the words say.
     best = next(iter(known.values()))
-    simulated = json.dumps({"template": best.name if best.score >= LOW_SCORE else None})
+    answered = None
+    if best.score >= LOW_SCORE:
+        answered = best.name
+    simulated = json.dumps({"template": answered})
     outcome = await run.services.evaluate(
         run.inner(simulated),
         internal_template(run.services, "choose_template"),

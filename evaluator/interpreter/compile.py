@@ -156,11 +156,13 @@ def _result(services: Services, generated: GeneratedTask | None, outcome: Outcom
     if failure is None:
         node = answer.node
     limit = None
+    xml = None
     if node is not None:
+        xml = to_xml(node)
         use = turns_by_profile(services.profiles, services.default_profile)
         limit = CallCounter(services.library, use=use).bound(node)
     return CompiledTask(
-        None if node is None else to_xml(node),
+        xml,
         node,
         warnings=answer.warnings,
         errors=answer.errors,
@@ -193,9 +195,7 @@ def _profile_problems(node: Node, services: Services, allowance: Allowance) -> l
     allowed = allowance.authority.tools or frozenset()
     problems: list[Diagnostic] = []
     for task in tasks(node):
-        ref = None
-        if task.handler is not None:
-            ref = task.handler.ref
+        ref = task.profile
         if ref is not None and ref not in services.profiles:
             problems.append(
                 Diagnostic(

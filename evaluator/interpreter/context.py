@@ -73,9 +73,12 @@ def policy_of(task: Task, *, is_subtask: bool = False) -> ContextPolicy:
         default = SUBTASK_DEFAULT
     else:
         default = cast("ContextPolicy", task.default_context)
+    accumulates = settings.accumulate_data
+    if accumulates is None:
+        accumulates = default.accumulate_data
     return ContextPolicy(
         settings.inherit_context or default.inherit_context,
-        default.accumulate_data if settings.accumulate_data is None else settings.accumulate_data,
+        accumulates,
         accumulation_format=settings.accumulation_format or default.accumulation_format,
         fresh_context=settings.fresh_context or default.fresh_context,
     )
@@ -141,7 +144,9 @@ async def assemble(
     context.items = {item.source: item for item in items}
     if task.file_paths is not None:
         await context.add_file_paths(task.file_paths, scope)
-    for name in paths if wants_fresh else ():
+    if not wants_fresh:
+        paths = []
+    for name in paths:
         if not authority.denies_reading(name, run.services.files):
             await context.read_file(name, attach=False)
     return Assembled(tuple(context.items.values()), tuple(context.warnings))
@@ -307,7 +312,9 @@ class _Assembly:
                 "stderr": result.stderr[:200],
             }
 
-        args: dict[str, Any] = {"argv": argv, "shell": True} if shell else {"argv": argv}
+        args: dict[str, Any] = {"argv": argv}
+        if shell:
+            args["shell"] = True
         ended = await self.recorder.step("file_paths", argv[0][:60] or "command", args, look)
         if "error" in ended:
             self._warn(ended["error"])

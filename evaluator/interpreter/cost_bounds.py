@@ -230,10 +230,9 @@ class CostBounds:
         return self._known[id(task)][1]
 
     def _profile(self, task: Task | None) -> HandlerConfig:
-        if task is None or task.handler is None:
-            ref = None
-        else:
-            ref = task.handler.ref
+        ref = None
+        if task is not None:
+            ref = task.profile
         return self._services.profile(self._handler or ref)
 
     def _make_asking(self, task: Task, prompt: int | None) -> _Asking:

@@ -68,11 +68,10 @@ def evaluation_of(outcome: Outcome) -> tuple[dict[str, Any], bool]:
     if not isinstance(value, Mapping):
         return {"success": False, "feedback": outcome.content, "details": None}, False
     answer = cast("Mapping[str, Any]", value)
-    feedback = answer.get("feedback", "")
     evaluation = {
         **answer,
         "success": answer.get("success") is True,
-        "feedback": feedback if isinstance(feedback, str) else str(feedback),
+        "feedback": str(answer.get("feedback", "")),
         "details": answer.get("details"),
     }
     return evaluation, isinstance(answer.get("success"), bool)

@@ -315,11 +315,9 @@ class Evaluator(EvaluatorParts):
         TemplateError, if its template is missing.
         """
         _check_flag("template_changes", template_changes)
-        return await replay(
-            self.services,
-            Path(task) if isinstance(task, str) else task,
-            past_changes=template_changes,
-        )
+        if isinstance(task, str):
+            task = Path(task)
+        return await replay(self.services, task, past_changes=template_changes)
 
     async def compile(
         self,
@@ -433,13 +431,15 @@ class Evaluator(EvaluatorParts):
             raise UsageError(f"concurrency is {concurrency!r}, expected 1 or more")
         if task_files not in ("packed", "each"):
             raise UsageError(f"task_files is {task_files!r}, expected packed or each")
-        own = self
-        store = self.services.store
-        if store is not None and task_files == "packed":
+        services = self.services
+        store = services.store
+        is_packed = store is not None and task_files == "packed"
+        if store is not None and is_packed:
             store = TaskStore(
                 store.root, redactor=store.redactor, sync=self.init_args["sync"], is_packed=True
             )
-            own = self._of(self.init_args, replace(self.services, store=store))
+        chooser = services.chooser.with_limiter(services.limiter, services.cache)
+        own = self._of(self.init_args, replace(services, store=store, chooser=chooser))
         shared = {key: options.pop(key) for key in _SHARED_BY_ROWS if key in options}
         prepared: PreparedRequest | None = None
 
@@ -456,7 +456,7 @@ class Evaluator(EvaluatorParts):
             return await prepared.evaluate(row, **options)
 
         outcomes = evaluate_rows(evaluate_row, rows, concurrency=concurrency)
-        if own is self or store is None:
+        if store is None or not is_packed:
             return outcomes
         return _closing(outcomes, store)
 

@@ -198,8 +198,10 @@ class EvaluatorParts:
         profiles, default = _open_profiles(profiles, handler, trust=trust, notice=notice)
         folders = root_folders(roots) or default.roots or [Path.cwd()]
         own_roots = tuple(os.path.abspath(root) for root in folders)
-        if not isinstance(library, TemplateLibrary):
-            library = TemplateLibrary.load(*([] if library is None else [library]))
+        if library is None:
+            library = TemplateLibrary.load()
+        elif not isinstance(library, TemplateLibrary):
+            library = TemplateLibrary.load(library)
         if isinstance(sandbox, str):
             sandbox = Sandbox.parse(sandbox)
         own_tools = check_tools(tools)
@@ -229,6 +231,9 @@ class EvaluatorParts:
         cache = open_cache(cache, notice)
         redactor = _open_redactor(default, profiles)
         root = Path(own_roots[0])
+        store = None
+        if tasks_dir is not None:
+            store = TaskStore(tasks_dir, redactor=redactor, sync=sync)
         self.services = Services(
             library=library,
             chooser=ModelChooser(backend=backend, notice=notice, cache=cache),
@@ -239,7 +244,7 @@ class EvaluatorParts:
             root=root,
             asker=asker,
             memory=memory,
-            store=None if tasks_dir is None else TaskStore(tasks_dir, redactor=redactor, sync=sync),
+            store=store,
             mcp=McpConnections(root, notice=notice),
             evaluate=evaluate_node,
             redactor=redactor,
@@ -277,7 +282,7 @@ class EvaluatorParts:
     ) -> Self:
         """A copy of this Evaluator whose calls pass through `limiter`, with task files in
         `tasks_dir`, packed into segments with `is_packed`. `parking` takes calls for provider
-        batches.
+        batches; each step is then synced, because the calls are paid while no run has them.
 
         `cache` replaces this evaluator's, if given. File tools cannot access paths in `denied`.
         Closing either evaluator closes the connections of both.
@@ -293,7 +298,7 @@ class EvaluatorParts:
             store=TaskStore(
                 tasks_dir,
                 redactor=services.redactor,
-                sync=self.init_args["sync"],
+                sync=self.init_args["sync"] if parking is None else "step",
                 is_packed=is_packed,
             ),
             files=services.files.without(denied),

@@ -153,11 +153,12 @@ _ADVICE: dict[ProviderErrorKind, str] = {
 def _of_provider(error: ProviderError) -> str:
     """What failed, where and what to do."""
     advice = _ADVICE.get(error.kind)
+    message = f"model call failed: {error.message}"
+    if not advice:
+        return message
     if error.where and error.where not in error.message:
-        where = f" ({error.where})"
-    else:
-        where = ""
-    return f"model call failed: {error.message}" + (f"{where}; {advice}" if advice else "")
+        message += f" ({error.where})"
+    return f"{message}; {advice}"
 
 
 _SYNTAX_CODES = frozenset(

@@ -200,7 +200,7 @@ class Domain:
         default_factory=dict[tuple[int, bool, bool], Any]
     )
     tried: dict[int, TopLevel | Node] = field(default_factory=dict[int, "TopLevel | Node"])
-    """The nodes, by id, of which all sandboxes are known to work, see `check_sandboxes`."""
+    """The ids of the nodes whose sandboxes are all known to work, see `check_sandboxes`."""
 
     def inside(
         self, authority: Authority, sandbox: Sandbox, *, is_reparsed: bool | None = None

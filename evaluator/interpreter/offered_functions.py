@@ -99,7 +99,9 @@ def offered_functions(tools_from: Expression, scope: Scope) -> OfferedFunctions:
 
 
 def _spec(item: Any, number: int, span: Span) -> ToolSpec:
-    inner: Any = item.get("function", item) if isinstance(item, Mapping) else item
+    inner: Any = item
+    if isinstance(item, Mapping):
+        inner = cast("Mapping[str, Any]", item).get("function", item)
     if not isinstance(inner, Mapping):
         raise _invalid(
             f"function {number} is not an object with name, description and parameters", span

@@ -87,9 +87,7 @@ def check_node(
                         fix=_fix(tool, known),
                     )
                 )
-        ref = None
-        if task.handler is not None:
-            ref = task.handler.ref
+        ref = task.profile
         if task.handler is not None and ref is not None and ref not in profiles:
             message = f"no handler profile is called {ref!r}"
             hint = did_you_mean(ref, sorted(profiles))

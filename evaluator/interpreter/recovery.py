@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Literal
@@ -37,7 +37,7 @@ from evaluator.record.recorded_steps import (
     unfinished_error,
 )
 from evaluator.record.step_log import StepLog
-from evaluator.record.steps import Header, Recording, Step
+from evaluator.record.steps import Header, Recording, Scrub, Step
 from evaluator.record.store import TaskStore
 from evaluator.tools import Asker
 
@@ -84,11 +84,7 @@ async def resume(
             journal.settle("completed")
             return recorded_outcome(recording)
         values = _inputs_of(header, inputs)
-        _check_shots(
-            header,
-            callbacks.shots,
-            redact=None if store.redactor is None else store.redactor.redact_value,
-        )
+        _check_shots(header, callbacks.shots, store.redactor)
         decide = _decider(unfinished, services.asker)
         await _ask_in_advance(services, store, recording=recording, decide=decide, repair=repair)
         earlier = ResumedSteps(
@@ -196,7 +192,7 @@ def _inputs_of(header: Header, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {**header.inputs, **inputs}
 
 
-def _check_shots(header: Header, shots: Shots, redact: Callable[[Any], Any] | None) -> None:
+def _check_shots(header: Header, shots: Shots, redactor: Scrub | None) -> None:
     """Raises: UsageError, if `shots` are missing where the record lacks them because they hold a
     secret, or are not those of the run.
     """
@@ -209,8 +205,8 @@ def _check_shots(header: Header, shots: Shots, redact: Callable[[Any], Any] | No
             )
         return
     shown = recorded_shots(shots)
-    if redact is not None:
-        shown = redact(shown)
+    if redactor is not None:
+        shown = redactor.redact_value(shown)
     if shown != header.extra.get("shots", []):
         raise UsageError("the shots are not those of this run; start a new run for other examples")
 

@@ -160,9 +160,10 @@ def _decomposer(run: Run, inherited: dict[str, Any]) -> Atomic:
     ):
         return template
     ref = inherited["handler"].ref
-    return replace(
-        template, **inherited | {"handler": None if ref is None else HandlerSpec(ref=ref)}
-    )
+    handler = None
+    if ref is not None:
+        handler = HandlerSpec(ref=ref)
+    return replace(template, **inherited | {"handler": handler})
 
 
 async def _authority(run: Run, task: Task, bound: BoundTask) -> Authority:
@@ -182,9 +183,9 @@ async def _authority(run: Run, task: Task, bound: BoundTask) -> Authority:
     else:
         items = task.file_paths.items
     files = [await render(item, bound.scope) for item in items]
-    return replace(
-        authority, tools=names if above is None else names & above, files=frozenset(files)
-    )
+    if above is not None:
+        names &= above
+    return replace(authority, tools=names, files=frozenset(files))
 
 
 async def _inputs(task: Task, bound: BoundTask, error: TaskError, resource: str) -> dict[str, str]:
@@ -213,7 +214,7 @@ async def _inherited(task: Task, bound: BoundTask) -> dict[str, Any]:
         # As a literal, because a resolved text is never resolved again.
         model = Text(f"{{{{ {json.dumps(await render(model, bound.scope))} }}}}", model.span)
     handler = HandlerSpec(
-        ref=None if task.handler is None else task.handler.ref,
+        ref=task.profile,
         max_turns=config.max_turns,
         max_context_fraction=config.max_context_fraction,
         max_output_tokens=config.max_output_tokens,
@@ -235,7 +236,10 @@ def _as_smaller(node: Node, inherited: dict[str, Any]) -> Node:
     inside.
     """
     if isinstance(node, Task):
-        node = replace(node, **(inherited if node.asks_model else {"handler": None}))
+        fields = inherited
+        if not node.asks_model:
+            fields = {"handler": None}
+        node = replace(node, **fields)
     return replace_children(node, lambda child: _as_smaller(child, inherited))
 
 

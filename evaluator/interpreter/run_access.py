@@ -40,12 +40,10 @@ def run_access(spawner: Spawner, store: TaskStore, grant: RunGrant) -> RunAccess
 
     def interrupted() -> Iterator[tuple[int, str | None, str | None]]:
         for task in store.interrupted():
-            header = task.header
-            yield (
-                task.id,
-                None if header is None else header.template,
-                None if header is None else header.created,
-            )
+            if task.header is None:
+                yield task.id, None, None
+            else:
+                yield task.id, task.header.template, task.header.created
 
     async def load(task_id: int) -> Recording:
         recording = await asyncio.to_thread(store.read, task_id)
@@ -126,11 +124,9 @@ def _more_rights(run: Run, bound: BoundTask, header: Header) -> str | None:
     default = run.services.default_profile.name
     for template in (name, *library.called_by(name)):
         for task in tasks(library.get(template).node):
-            ref = None
-            if task.handler is not None:
-                ref = task.handler.ref
-            if task.asks_model and (fixed or ref or default) != bound.config.name:
-                return f"has the profile {fixed or ref or default!r}, not {bound.config.name!r}"
+            profile = fixed or task.profile or default
+            if task.asks_model and profile != bound.config.name:
+                return f"has the profile {profile!r}, not {bound.config.name!r}"
     return None
 
 

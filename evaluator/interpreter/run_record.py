@@ -283,6 +283,9 @@ async def _open(run: Run) -> StepLog | Recording:
     store = run.services.store
     if store is None:
         return StepLog(None)
+    parent = None
+    if above is not None and above.journal is not None:
+        parent = above.journal.id
     journal = store.create(
         template=run.template,
         template_sha256=run.template_sha256,
@@ -290,7 +293,7 @@ async def _open(run: Run) -> StepLog | Recording:
         request=run.request,
         inputs=run.inputs,
         model=run.options.model,
-        parent=None if above is None or above.journal is None else above.journal.id,
+        parent=parent,
         extra=_header_extra(run),
     )
     if above is None or above.earlier is None:

@@ -97,9 +97,7 @@ def needed_sandboxes(
         if isinstance(here, Call):
             named.add(here.template)
         if isinstance(here, Task):
-            config = services.profile(
-                handler or (None if here.handler is None else here.handler.ref)
-            )
+            config = services.profile(handler or here.profile)
             if here.asks_model:
                 granted = (grant.name for grant in config.tools)
             else:

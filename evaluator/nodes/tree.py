@@ -332,6 +332,13 @@ class Task:
     tool_spans: tuple[Span, ...] = ()
     """The places of the names in `tools`; empty where they are not known."""
 
+    @property
+    def profile(self) -> str | None:
+        """The name of the profile that the task asks for."""
+        if self.handler is None:
+            return None
+        return self.handler.ref
+
     def queries(self) -> Repeats:
         """The number of messages that the task sends to its model one after another, each for an
         answer.

@@ -218,10 +218,16 @@ class Coercion:
         if isinstance(value, str):
             return self._text(value, node)
         if isinstance(value, dict):
-            self._members(cast(dict[str, Any], value), node)
-        elif isinstance(value, list):
+            if self._allows("object", node):
+                self._members(cast(dict[str, Any], value), node)
+        elif isinstance(value, list) and self._allows("array", node):
             self._items(cast(list[Any], value), node)
         return value
+
+    def _allows(self, kind: str, node: Any) -> bool:
+        """Whether `node` may be of `kind`; the parts of a value of another type stay unchanged."""
+        types = self._guide.types(node)
+        return types is None or kind in types
 
     def _text(self, text: str, node: Any) -> Any:
         types = self._guide.types(node)

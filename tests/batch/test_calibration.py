@@ -12,9 +12,15 @@ import pytest
 from evaluator.batch import open_batch
 from evaluator.batch.calibration import labelled_scorer
 from evaluator.batch.compare.corrected import compare_corrected, corrected_tables
+from evaluator.batch.folder import BatchFolder
 from evaluator.batch.labels import CurrentLabels, LabelVerdict, append_labels, read_labels
 from evaluator.batch.summary.tables import as_text
-from evaluator.batch.thresholds import check_fit, check_thresholds, parse_threshold
+from evaluator.batch.threshold_results import check_thresholds
+from evaluator.batch.thresholds import (
+    check_fit,
+    measured_scorers,
+    parse_threshold,
+)
 from evaluator.errors import UsageError
 from tests.batch.labelled import CELL, judged_batch, label_of, label_some
 
@@ -148,6 +154,9 @@ def test_without_a_label_of_each_verdict_there_is_no_corrected_number(tmp_path: 
         ("sensitivity(judge) >= 0.5", "met"),
         ("specificity(judge) >= 0.99", "missed"),
         ("kappa_low(judge) >= -1", "met"),
+        ("judge.kappa >= 0.99", "missed"),
+        ("alpha(judge) >= 0.2", "met"),
+        ("alpha_low(judge) >= 0.99", "missed"),
     ],
 )
 def test_a_threshold_may_require_a_good_judge(tmp_path: Path, threshold: str, status: str) -> None:
@@ -159,6 +168,22 @@ def test_a_threshold_may_require_a_good_judge(tmp_path: Path, threshold: str, st
     (found,) = check_thresholds(batch.summarise(), wanted)
     assert found.status == status, found
     assert (found.n, found.of) == (50, 60)
+
+
+def test_a_threshold_measures_a_scorer_by_the_labels_of_another_one(tmp_path: Path) -> None:
+    judges = {name: {"type": "graded"} for name in ("judge", "other")}
+    batch = judged_batch(tmp_path / "b", scorers=judges)
+    with BatchFolder.open(batch.folder) as folder:
+        for result in list(batch.results()):
+            scores = {**result.scores, "other": result.scores["judge"]}
+            folder.append(dataclasses.replace(result, scores=scores))
+    label_some(batch, 50)
+    wanted = [parse_threshold(f"kappa({name}) >= 0.2") for name in judges]
+    summary = batch.summarise(measured=measured_scorers(wanted))
+    own, other = check_thresholds(summary, wanted)
+    assert own.met and other.met and own.value == other.value
+    # Without the threshold, nothing is corrected by labels of another question.
+    assert set(batch.summarise().groups[0].calibrations) == {"judge"}
 
 
 @pytest.mark.parametrize(

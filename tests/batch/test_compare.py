@@ -20,7 +20,7 @@ from evaluator.batch.compare import Comparison, compare
 from evaluator.batch.reading import Declared, Results
 from evaluator.batch.records import Failure, SampleResult, Score, Verdict
 from evaluator.batch.statistics import mcnemar_difference, mean_difference, pairs_needed
-from evaluator.batch.thresholds import ThresholdStatus
+from evaluator.batch.threshold_results import ThresholdStatus
 from evaluator.errors import UsageError
 
 VERDICTS = {"p": Verdict.PASSED, "f": Verdict.FAILED, "e": Verdict.ERROR, "u": Verdict.UNSCORED}

@@ -153,6 +153,36 @@ def test_a_batch_decides_by_the_values_of_a_score(run: Run, calls: Calls, tmp_pa
     assert after.summary.decision.last.difference == pytest.approx(sum(pairs) / len(pairs))
 
 
+def test_a_race_by_the_values_of_a_score(make_evaluator: MakeEvaluator, tmp_path: Path) -> None:
+    words = {"short": 0, "long": 20}
+    templates = (QUIZ.replace('name="quiz"', f'name="{name}"') for name in words)
+    texts = "".join(
+        text.replace("Answer in", f"{name}: answer in")
+        for name, text in zip(words, templates, strict=True)
+    )
+
+    def answer(request: Any) -> str:
+        prompt = request.messages[-1].content
+        number = int(prompt.split()[-1].rstrip("?"))
+        return " ".join([str(2 * number), "or", *["so"] * words[prompt.partition(":")[0]]])
+
+    # No answer is exact, so whether results passed would drop none.
+    batch = run_batch(
+        list(words),
+        rows_of(60),
+        evaluator=make_evaluator(texts, backend=Scripted(script=answer)),
+        scorers=["exact", "f1"],
+        output=tmp_path / "race",
+        decide={"race": True, "measure": "f1"},
+    )
+    decision = asyncio.run(batch).summary.decision
+    assert decision is not None and decision.last is not None
+    (dropped,) = decision.last.dropped
+    assert dropped.name.startswith("long") and dropped.difference < 0
+    assert "by the mean of f1" in next(decision.lines())
+    assert "points" not in " ".join(decision.lines())
+
+
 @pytest.mark.parametrize(
     ("decide", "why"),
     [

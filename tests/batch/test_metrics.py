@@ -92,14 +92,13 @@ def test_averages_have_a_standard_error_and_an_interval_everywhere(
         ("markdown", f"macro | 10 of 10 | 0.75 | 0.094 | {macro.low:.4g} to {macro.high:.4g}"),
         ("junit", '<property name="metric.macro" value="0.75 (10 of 10)"/>'),
     ):
-        metrics = {cell: batch.metrics_of(cell) for cell in batch.cells}
         export(
             batch.results(),
             batch.manifest,
             kind,
             tmp_path / kind,
             total=batch.totals,
-            metrics=metrics,
+            summary=batch.summarise(),
         )
         assert text in (tmp_path / kind).read_text()
     SCHEMA.assertValid(etree.parse(tmp_path / "junit"))

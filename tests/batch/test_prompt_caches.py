@@ -13,6 +13,8 @@ import pytest
 
 from evaluator import Evaluator, TemplateLibrary
 from evaluator.batch import BatchOptions, BatchResult, make_plan, plan_costs, submissions, waves
+from evaluator.batch.progress import line_of
+from evaluator.handler.config import read_profile
 from tests import provider_server
 from tests.batch.wave_driver import run_session, write_project
 from tests.provider_server import PRICES, ProviderServer
@@ -167,6 +169,8 @@ def test_one_call_writes_the_common_beginning_and_the_others_read_it(
     share = total(result, "cached_tokens") / total(result, "input_tokens")
     line = f"prompt caches: {100 * share:.1f} % of the tokens in, saved ${saved:.4f}"
     assert share > 0.7 and line in str(result.summary)
+    progress = f"prompt caches: {share:.0%} of input, saved ${saved:.4f}"
+    assert progress in line_of(result.ended.snapshot)
     library = TemplateLibrary.load(tmp_path / "auto" / "quiz.xml")
     planner = Evaluator(library, handler="p", tasks_dir=None, trust=True).without_network()
     plan = make_plan(planner, "quiz", "rows.jsonl", BatchOptions())
@@ -196,3 +200,20 @@ def test_a_provider_batch_is_marked_and_its_cost_is_what_is_billed(
     if format == "anthropic":
         assert total(result, "cost_usd") == pytest.approx(server.billed, rel=1e-9)
         assert total(result, "cache_saved_usd") > 0
+
+
+def test_rows_of_an_evaluator_share_the_beginning_too(
+    server: CachingServer, tmp_path: Path
+) -> None:
+    write_project(tmp_path / "p", server.url, "openai", ROWS, QUIZ)
+    library = TemplateLibrary.load(tmp_path / "p" / "quiz.xml")
+    profiles = {"p": read_profile(tmp_path / "p" / "handlers" / "p.xml")[0]}
+
+    async def evaluate() -> list[int | None]:
+        async with Evaluator(library, "p", tasks_dir=None, profiles=profiles) as evaluator:
+            rows = [{"question": str(n)} for n in range(ROWS)]
+            outcomes = evaluator.evaluate_batch("quiz", rows)
+            return [outcome.unwrap().usage.cached_tokens async for outcome in outcomes]
+
+    cached = asyncio.run(evaluate())
+    assert server.found == [False, True, True, True] and sorted(map(bool, cached)) == server.found

@@ -11,7 +11,8 @@ import pytest
 from evaluator.batch import BatchResult, Stop, open_batch, score_batch_sync
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.scoring import history_table
-from evaluator.batch.thresholds import check_thresholds, parse_threshold
+from evaluator.batch.threshold_results import check_thresholds
+from evaluator.batch.thresholds import parse_threshold
 from evaluator.errors import UsageError
 from tests.batch.conftest import QUIZ, ROWS, Calls, Run, Scripted
 from tests.batch.labelled import judged_batch

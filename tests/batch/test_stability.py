@@ -12,7 +12,8 @@ from evaluator.batch.compare import compare
 from evaluator.batch.records import SampleResult, Score
 from evaluator.batch.summary import BatchSummary, summarise
 from evaluator.batch.summary.stability import JudgeStability, PanelColumns
-from evaluator.batch.thresholds import check_thresholds, parse_threshold
+from evaluator.batch.threshold_results import check_thresholds
+from evaluator.batch.thresholds import parse_threshold
 from tests.batch.labelled import result_of
 
 TWICE = ("a.1", "a.2", "b.1", "b.2")

@@ -32,7 +32,8 @@ from evaluator.batch.summary import (
     summarise,
 )
 from evaluator.batch.summary.tables import Table, as_text
-from evaluator.batch.thresholds import ThresholdStatus, check_thresholds, parse_threshold
+from evaluator.batch.threshold_results import ThresholdStatus, check_thresholds
+from evaluator.batch.thresholds import parse_threshold
 from evaluator.errors import UsageError
 from evaluator.errors.results import Usage
 

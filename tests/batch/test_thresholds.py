@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from evaluator.batch.records import Failure, SampleResult, Score, Verdict
 from evaluator.batch.scorers import ScorerInput
 from evaluator.batch.summary import BatchSummary, MetricValue, summarise
+from evaluator.batch.threshold_results import (
+    ThresholdResult,
+    ThresholdStatus,
+    check_thresholds,
+)
 from evaluator.batch.thresholds import (
     METRICS,
     Threshold,
-    ThresholdResult,
-    ThresholdStatus,
     check_fit,
-    check_thresholds,
     parse_threshold,
 )
 from evaluator.errors import UsageError

@@ -17,7 +17,8 @@ from evaluator.batch.wave_log import WaveLog
 from evaluator.errors import BatchDamaged, UsageError
 from evaluator.errors.results import TaskError
 from tests.batch.wave_driver import TWO, run_session, write_project
-from tests.provider_server import DAY_S, Fault, ProviderServer, last_prompt
+from tests.provider_replies import last_prompt
+from tests.provider_server import DAY_S, Fault, ProviderServer
 
 FORMATS = ["openai", "anthropic"]
 ALL_FORMATS = [*FORMATS, "gemini", "mistral"]
@@ -324,7 +325,7 @@ def test_a_batch_with_running_calls_is_not_resumed_without_its_provider_batches(
     batch = Batch(tmp_path / "b", server, "openai")
     batch.run(wait=False)
     server.takes_s = DAY_S
-    with pytest.raises(UsageError, match="4 calls wait in 1 provider batch;"):
+    with pytest.raises(UsageError, match="4 calls wait in 1 provider batch,"):
         batch.run(provider_batch=False, wait=False)
     assert server.interactive == []
 

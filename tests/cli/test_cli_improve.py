@@ -80,3 +80,16 @@ def test_wrong_usage_is_exit_code_2(
     found = cli(*arguments)
     assert found.code == 2
     assert why in found.err
+
+
+def test_a_shipped_template_cannot_be_written_and_says_so_before_the_search(
+    project: Path, cli: Any
+) -> None:
+    given = ("improve", "grade_against_reference", "--rows", "judged.jsonl", "--scorer", "includes")
+    row = {"question": "q", "reference": "r", "answer": "a"}
+    lines = (json.dumps({**row, "id": str(n), "answer": f"a{n}"}) + "\n" for n in range(64))
+    (project / "judged.jsonl").write_text("".join(lines))
+    refused = cli(*given, "--handler", "offline", "--output", "s", "--write")
+    assert refused.code == 2
+    assert "ships with this package; to write it, copy its folder" in refused.err
+    assert not (project / "s").exists()

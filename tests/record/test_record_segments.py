@@ -366,3 +366,27 @@ def test_a_segment_whose_tasks_have_ended_is_not_read_to_find_interrupted_ones(
     monkeypatch.setattr(SegmentIndex, "read_on", read_on)
     assert [task.id for task in TaskStore(tmp_path / "tasks").interrupted()] == [3]
     assert set(read) == {"SEGMENT-2.md"}
+
+
+def test_a_segment_is_synced_before_its_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who reads the index does not read the tasks: a loss of power could take these alone."""
+    store = packed(tmp_path)
+    changes: list[str] = []
+    pwrite = disk.pwrite
+    fdatasync = disk.fdatasync
+
+    def write(descriptor: int, data: bytes, offset: int) -> int:
+        if b"<!-- index" in data:
+            changes.append("index")
+        return pwrite(descriptor, data, offset)
+
+    def sync(descriptor: int) -> None:
+        changes.append("sync")
+        fdatasync(descriptor)
+
+    monkeypatch.setattr(disk, "pwrite", write)
+    monkeypatch.setattr(disk, "fdatasync", sync)
+    store.close()
+    assert changes[:2] == ["sync", "index"]

@@ -341,6 +341,14 @@ def warm(job: dict[str, Any]) -> None:
     asyncio.run(_evaluate(job, Effects(f"{job['folder']}/tasks", None, None, lambda: None)))
     for name in ("decompose", "extract_inputs"):
         generated._shipped(name)
+    settle()
+
+
+def settle() -> None:
+    """Prepares this process to be forked: waits for the threads of a run, and leaves its objects as they are."""
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread():
+            thread.join(60)
     assert threading.active_count() == 1, "a process with threads is not forked"
     gc.collect()
     gc.freeze()

@@ -6,17 +6,15 @@ It reads jobs as lines of JSON and answers each with the exit code, negative for
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import sys
 import tempfile
-import threading
 import traceback
 from pathlib import Path
 from typing import Any
 
-from recovery_child import Effects
+from recovery_child import Effects, settle
 
 from evaluator import Evaluator, SimulatedBackend, TemplateLibrary, disk, run_batch
 from evaluator.batch import open_batch
@@ -141,11 +139,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         # What a process imports, reads and compiles once would else be done by each of hundreds.
         asyncio.run(batch(folder, resume=False, sync="off"))
-    assert threading.active_count() == 1, "a process with threads is not forked"
-    gc.collect()
-    gc.freeze()
-    # The children are short: collecting in them would copy the pages that they share.
-    gc.disable()
+    settle()
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     for line in sys.stdin.buffer:

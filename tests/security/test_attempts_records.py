@@ -375,6 +375,7 @@ UNPICKLED = {
     "batch/engines/process_engine.py": "the socket of a child process",
     "batch/engines/base.py": "messages between hosts of one batch",
     "batch/engines/host.py": "the recipe that the parent sends",
+    "batch/engines/node_template.py": "the request that the caller sends over its cluster",
     "testing/answer_checks.py": "a copy that the check makes itself",
 }
 READING_CODE = {"load", "loads", "Unpickler", "read_pickle", "allow_pickle"}

@@ -64,6 +64,8 @@ async def act(evaluator: Evaluator, path: Path, *, repair: bool, form: str, **op
 
     if form == "decided":
         return await batch(path, decide=DECIDE)
+    if form == "waves":
+        return await batch(path, provider_batch=True, wait=True)
     if form == "shards" and not is_merged(path):
         for number, shard in enumerate(shards_of(path), 1):
             await batch(shard, select={"shard": f"{number}/{SHARDS}"})

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from tests.simulation.schedule import JUMPS_S, Identity, boot_of, effects
+from tests.simulation.effects import JUMPS_S, Identity, boot_of, effects
 from tests.simulation.simulated_disk import LIFE, Life, SimulatedDisk
 from tests.simulation.simulated_loop import Hang, SimulatedLoop
 from tests.simulation.simulated_sqlite import on_disk

@@ -12,7 +12,10 @@ from evaluator import clock, disk
 from evaluator.background.store import _NOTICE, BackgroundStore
 from evaluator.batch import folder as batch_folder
 from evaluator.batch import run as batch_run
+from evaluator.batch.engines import pool
 from evaluator.batch.folder import BatchFolder
+from evaluator.batch.submissions import Submissions
+from evaluator.batch.wave_log import WaveLog
 from evaluator.batch.work import Worker
 from evaluator.errors import RecordError, TaskNotBegun
 from evaluator.files.atomic import write_atomic
@@ -68,6 +71,24 @@ def _claim_nothing(self: BackgroundStore, **named: Any) -> Any:
         return _claim(self, **named)
 
 
+async def _absent(self: Submissions, submission: Any) -> bool:
+    return True
+
+
+def _add_unsynced(self: WaveLog, number: int, event: str, **fields: Any) -> Any:
+    with patch.object(disk, "fsync", _nothing), patch.object(disk, "sync_folder", _nothing):
+        return _add(self, number, event, **fields)
+
+
+def _close_unsynced(self: Segment) -> None:
+    with patch.object(Segment, "sync", _nothing):
+        _close(self)
+
+
+async def _find_none(*_: Any, identities: Any, owner: Any) -> Any:
+    return {identity: {} for identity in identities}
+
+
 def _import_whole_file(store: Any, data: bytes, name: str) -> Any:
     return Imported()
 
@@ -100,6 +121,8 @@ async def _nothing_async(*_: Any, **__: Any) -> None:
     return None
 
 
+_add = WaveLog.add
+_close = Segment._close_if_done
 _begin = StepLog.begin
 _reopen = TaskStore.reopen
 _reuse = SharedRunState.reuse
@@ -191,6 +214,29 @@ MUTANTS = [
         _worker_without_repair,
         "batch",
     ),
+    Mutant(
+        "an index is written before its tasks are synced",
+        Segment,
+        "_close_if_done",
+        _close_unsynced,
+        "workers",
+    ),
+    Mutant(
+        "the tasks of a lost worker are not looked for",
+        pool,
+        "find_unrecorded",
+        _find_none,
+        "workers",
+    ),
+    Mutant(
+        "a provider batch that may exist is created again",
+        Submissions,
+        "_find",
+        _absent,
+        "waves",
+    ),
+    Mutant("the log of provider batches is not synced", WaveLog, "add", _add_unsynced, "waves"),
+    Mutant("parked calls are not synced", Segment, "sync", _nothing, "waves"),
     Mutant("a segment is not synced", Segment, "sync", _nothing, "packed"),
     Mutant("a task in a segment is not found", Segments, "find", _nothing, "packed"),
     Mutant(

@@ -273,8 +273,11 @@ class QueueSchedule(MachineSchedule):
     def check_delivered(self, expected: dict[str, str]) -> None:
         found = self.delivered()
         by_text = {text: number for number, text in self.added.items()}
-        for place, (text, *_) in enumerate(ENTRIES):
+        for place, (text, *_, before) in enumerate(ENTRIES):
             number = by_text[text]
+            # The prompt names the entries before it, which have other ids if a person has added one.
+            if before and number != f"T-{place + 1:02d}" and number in found:
+                continue
             if found.get(number) != expected[f"T-{place + 1:02d}"]:
                 raise Violation(
                     f"{number} delivers {found.get(number)!r}, expected "

@@ -23,9 +23,11 @@ from typing import Any, Literal
 
 PAGE = 512
 MARK = re.compile(r"ANS-[0-9a-f]{16}|FX\[[a-z0-9-]+\]")
+SUBTASK = "SUBTASK-"
 # Also before it has its name; not a torn end that is set aside.
 _TASK_FILE = re.compile(r"\.md(?:\.[0-9a-f]{16}\.tmp)?$")
 _END = re.compile(rb"<!-- (?:end|note) ")
+_SUBTASK = re.compile(rb': subtask <!-- begin .*?"task_id": ([0-9]+)', re.DOTALL)
 _RESULT = re.compile(rb'"identity":"([0-9a-f]{32})"')
 
 FIRST = 256
@@ -107,6 +109,7 @@ class SimulatedDisk:
         self.root = root
         self._next = next(_STARTS)
         self._ended: set[int] = set()
+        self._folders = 0
         self.generation = 0
         self.recorded: set[str] = set()
         self.written: set[str] = set()
@@ -184,7 +187,11 @@ class SimulatedDisk:
         if flags & os.O_ACCMODE == os.O_RDONLY:
             return os.open(path, flags, mode, dir_fd=dir_fd)
         if not flags & os.O_CREAT or os.path.lexists(whole):
-            return self._keep(os.open(path, flags, mode, dir_fd=dir_fd), whole)
+            descriptor = os.open(path, flags & ~os.O_TRUNC, mode, dir_fd=dir_fd)
+            descriptor = self._keep(descriptor, whole)
+            if flags & os.O_TRUNC:
+                self.ftruncate(descriptor, 0)
+            return descriptor
 
         def create() -> int:
             descriptor = os.open(path, flags, mode, dir_fd=dir_fd)
@@ -211,6 +218,8 @@ class SimulatedDisk:
         self._next = FIRST if self._next >= LAST else self._next + 1
         unique = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, self._next)
         os.close(descriptor)
+        # Another number was in use.
+        self._next = unique
         self._open[unique] = path
         self._opened_by[unique] = self.life
         return unique
@@ -329,7 +338,8 @@ class SimulatedDisk:
         self._names.append(NameChange("folder", target, target, None))
 
     def make_temporary_folder(self, prefix: str, parent: Any = None) -> str:
-        path = f"{os.fspath(parent or self.root)}/{prefix}{len(self._names)}"
+        self._folders += 1
+        path = f"{os.fspath(parent or self.root)}/{prefix}{self._folders}"
         self.mkdir(path, 0o700)
         return path
 
@@ -488,9 +498,12 @@ def _content_after(inode: Inode, random: Random, loss: Loss) -> bytes:
 
 
 def _answers_in(path: str, part: bytes) -> frozenset[str]:
-    """The answers whose records a write completes, and the results of a batch."""
-    if _TASK_FILE.search(path) and _END.search(part):
-        return frozenset(MARK.findall(part.decode("utf-8", "replace")))
+    """The answers whose records a write completes, the subtasks that it names, and the results of a batch."""
+    if _TASK_FILE.search(path):
+        found = {f"{SUBTASK}{number.decode()}" for number in _SUBTASK.findall(part)}
+        if _END.search(part):
+            found.update(MARK.findall(part.decode("utf-8", "replace")))
+        return frozenset(found)
     if "results.jsonl" in path:
         return frozenset(f"RESULT-{found.decode()}" for found in _RESULT.findall(part))
     return frozenset()
@@ -507,6 +520,9 @@ class _File:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._disk.close(self._descriptor)
 
     def write(self, data: bytes) -> int:

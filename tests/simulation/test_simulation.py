@@ -36,7 +36,8 @@ def test_every_invariant_holds_in_each_schedule(first):
 
 
 @pytest.mark.parametrize(
-    ("workload", "count"), [("single", 20), ("batch", 1), ("queue", 3), ("background", 3)]
+    ("workload", "count"),
+    [("single", 20), ("batch", 1), ("queue", 3), ("background", 3), ("workers", 2), ("waves", 1)],
 )
 def test_a_seed_repeats_a_schedule(workload, count):
     for seed in range(2, 2 + count):
@@ -69,6 +70,12 @@ FOUND_SOON = {
     "a torn end is not cut off": 0,
     "an error of the disk is ignored": 0,
     "a subtask that never began is an error": 250,
+    "a subtask's file is synced after the step that names it": 21,
+    "an index is written before its tasks are synced": 7,
+    "the tasks of a lost worker are not looked for": 15,
+    "a provider batch that may exist is created again": 12,
+    "the log of provider batches is not synced": 8,
+    "parked calls are not synced": 4,
     "no folder is synced": 0,
     "a manifest is published before its content is synced": 0,
     "an incomplete line of results stays": 0,
@@ -100,10 +107,11 @@ def test_every_invariant_holds_for_a_batch(first, workload):
     assert [f"{report.plan}: {report.violation}" for report in reports if report.violation] == []
 
 
-@pytest.mark.parametrize(("workload", "count"), [("generated", 24), ("decided", 3), ("shards", 4)])
-def test_every_invariant_holds_for_generated_runs_decided_batches_and_merged_shards(
-    workload, count
-):
+@pytest.mark.parametrize(
+    ("workload", "count"),
+    [("generated", 24), ("decided", 3), ("shards", 4), ("workers", 12), ("waves", 4)],
+)
+def test_every_invariant_holds_in_the_other_workloads(workload, count):
     reports = [run(plan_of(seed, workload)) for seed in range(count)]
     assert [f"{report.plan}: {report.violation}" for report in reports if report.violation] == []
     assert sum(report.counts["completed"] for report in reports) == count
@@ -139,6 +147,19 @@ def test_a_seed_of_several_processes_that_failed_once_holds_now(seed):
 @pytest.mark.parametrize("seed", [27, 31, 49, 83])
 def test_a_seed_that_failed_once_holds_now(seed):
     assert run(plan_of(seed, "batch")).violation is None
+
+
+# A segment whose index was synced and whose tasks were not; a probe that a full disk kept.
+@pytest.mark.parametrize("seed", [7, 13, 17, 27])
+def test_a_seed_of_worker_processes_that_failed_once_holds_now(seed):
+    assert run(plan_of(seed, "workers")).violation is None
+
+
+@pytest.mark.parametrize("seed", [6, 16])
+def test_a_loss_of_power_takes_no_record_of_a_call_that_a_provider_batch_has(seed):
+    plan = plan_of(seed, "waves")
+    assert plan.sync != "step" and "power" in {kind for kind, *_ in plan.faults}
+    assert run(plan).violation is None
 
 
 def test_a_schedule_does_not_depend_on_those_before():

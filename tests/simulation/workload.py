@@ -33,6 +33,7 @@ from evaluator import (
     tool,
 )
 from evaluator.models.chat_wire import read_completion, request_body
+from evaluator.models.provider_batches import ProviderBatches
 from evaluator.processes.scripts import ScriptResult
 from tests.simulation.generated import NAME as GENERATED
 from tests.simulation.generated import generated_case
@@ -67,8 +68,9 @@ QUEUE = Case(
 )
 BACKGROUND = replace(QUEUE, name="background")
 WORKERS = replace(BATCH, name="workers")
+WAVES = replace(BATCH, name="waves")
 # The workloads besides `single`; each has a module of its name.
-WORKLOADS = {each.name: each for each in (BATCH, QUEUE, BACKGROUND, WORKERS)}
+WORKLOADS = {each.name: each for each in (BATCH, QUEUE, BACKGROUND, WORKERS, WAVES)}
 ANSWER = re.compile(r"answer ([0-9a-f]{16})")
 # Of one request, fewer than the attempts of a step, so that no step fails by them.
 MAX_FAULTS = 1
@@ -120,6 +122,36 @@ class World:
         self.cut = 0
         self.effects = Counter[str]()
         self.knocks = 0
+        # The provider batches, by their ids, and whether the provider tells their tags.
+        self.has_tags = True
+        self.created = 0
+        self.jobs: dict[str, Any] = {}
+
+    def note_sent(self, body: Mapping[str, Any]) -> str:
+        """A request is sent. Returns: its digest."""
+        used = set(ANSWER.findall(json.dumps(body["messages"])))
+        self.used_early += [each for each in used if not self.is_recorded(each)]
+        digest = hash_of(body)
+        if self.is_known(digest):
+            self.known_again.append(digest)
+        return digest
+
+    def bill(self, digest: str) -> None:
+        """The provider begins to answer a request."""
+        self.asked[digest] += 1
+        self.billed[digest] += 1
+
+    def reply(self, body: Mapping[str, Any], digest: str) -> ModelResponse | None:
+        """The answer to a billed request; None, if it is an error, which is not billed."""
+        status, data = reply_to(self.case, body, self.asked[digest])
+        if status != 200:
+            self.billed[digest] -= 1
+            return None
+        # A mark by which the answer is found in what was synced.
+        data["id"] = data["model"] = f"ANS-{digest}"
+        for choice in data["choices"]:
+            choice["message"].setdefault("content", None)
+        return read_completion(data)
 
     def act(self, label: str) -> None:
         if self.is_dead():
@@ -141,11 +173,7 @@ class Provider:
         if world.is_dead():
             raise asyncio.CancelledError
         body = request_body(request)
-        digest = hash_of(body)
-        used = set(ANSWER.findall(json.dumps(body["messages"])))
-        world.used_early += [each for each in used if not world.is_recorded(each)]
-        if world.is_known(digest):
-            world.known_again.append(digest)
+        digest = world.note_sent(body)
         await clock.sleep(random.uniform(0.001, 0.2))
         fault = random.random()
         if fault < world.faults and world.failed[digest] < MAX_FAULTS:
@@ -154,22 +182,20 @@ class Provider:
             fault = 1.0
         if fault < world.faults / 2:
             raise ProviderError("try later", kind="rate_limit", status=429, retryable=True)
-        world.asked[digest] += 1
-        world.billed[digest] += 1
+        world.bill(digest)
         await clock.sleep(random.uniform(0.01, 1.0))
         if fault < world.faults:
             world.cut += 1
             raise ProviderError("cut", kind="connection", retryable=True, maybe_billed=True)
-        status, data = reply_to(world.case, body, world.asked[digest])
-        if status != 200:
-            world.billed[digest] -= 1
-            raise ProviderError("try again", kind="server", status=status, retryable=True)
-        for choice in data["choices"]:
-            # A mark by which the answer is found in what was synced.
-            data["id"] = f"ANS-{digest}"
-            choice["message"].setdefault("content", None)
-        data["model"] = f"ANS-{digest}"
-        return read_completion(data)
+        response = world.reply(body, digest)
+        if response is None:
+            raise ProviderError("try again", kind="server", status=500, retryable=True)
+        return response
+
+    def batches(self, model: str) -> ProviderBatches:
+        from tests.simulation.waves_schedule import SimulatedBatches
+
+        return SimulatedBatches(self._world)
 
     async def aclose(self) -> None:
         pass

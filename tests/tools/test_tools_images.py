@@ -17,7 +17,7 @@ from evaluator.errors.results import TaskError, TaskResult
 from evaluator.handler.config import HandlerConfig
 from evaluator.models import attachments, prices
 from evaluator.models.attachments import Attachment
-from evaluator.models.backend import Backend, Message, ToolCall
+from evaluator.models.backend import Backend, CacheMark, Message, ToolCall
 from evaluator.models.chat_wire import message_bodies
 from evaluator.models.litellm_backend import LiteLLMBackend
 from evaluator.models.openai_compatible import OpenAICompatibleBackend
@@ -249,7 +249,9 @@ def test_anthropic_gets_the_image_inside_the_tool_result() -> None:
 
 def test_anthropic_models_receive_the_type_of_the_computer_tool_and_other_models_a_schema() -> None:
     spec = computer_tool(XDisplay(":3", 1024, 768)).spec
-    body, headers = ask_litellm(CLAUDE, claude(), TALK, tools=(spec,), cache=True)
+    body, headers = ask_litellm(
+        CLAUDE, claude(), TALK, tools=(spec,), cache_marks=(CacheMark(0, 1),)
+    )
     assert body["tools"] == [
         {
             "type": "computer_20250124",

@@ -513,7 +513,7 @@ def test_a_batch_that_waits_for_a_provider_shows_its_provider_batches(tmp_path: 
     log.add(1, "intent", **fields, **more, calls=[["c", "s", False, 1, 1, 0.5]])
     log.add(1, "created", batch="<b>1</b>", expires=None)
     found = page(tmp_path, batch_link(tmp_path))
-    line = "provider batch 1, <b>1</b> (openai/m): created, 1 calls, at most $0.5000"
+    line = "provider batch 1, <b>1</b> (openai/m): created, 1 call, at most $0.5000"
     assert found.data["progress"]["provider_batches"] == [line]
     (path / "provider" / "log.jsonl").write_text("{}\n")
     assert (

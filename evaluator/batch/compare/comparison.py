@@ -22,7 +22,7 @@ from evaluator.batch.compare.sides import SideSamples
 from evaluator.batch.statistics import PairedDifference, pairs_needed, smallest_difference
 from evaluator.batch.summary import MetricValue, Table
 from evaluator.batch.summary.tables import UNKNOWN, Tabular, number
-from evaluator.batch.thresholds import ThresholdStatus
+from evaluator.batch.threshold_results import ThresholdStatus
 from evaluator.errors import UsageError
 from evaluator.fields import JsonForm, to_dict
 from evaluator.lazy_dataclass import dataclass

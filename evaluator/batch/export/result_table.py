@@ -118,9 +118,11 @@ def result_table(
         )
 
 
-def to_columns(results: Iterable[SampleResult]) -> tuple[dict[str, Kind], dict[str, list[Any]]]:
+def to_columns(
+    results: Iterable[SampleResult], labels: CurrentLabels | None = None
+) -> tuple[dict[str, Kind], dict[str, list[Any]]]:
     """The types and the values of each column, in memory."""
-    with result_table(results) as table:
+    with result_table(results, labels) as table:
         values: dict[str, list[Any]] = {name: [] for name in table.columns}
         for row in table.rows():
             for name, value in row.items():
@@ -336,18 +338,18 @@ _PANDAS = {
 }
 
 
-def to_pandas(results: Iterable[SampleResult]) -> Any:
+def to_pandas(results: Iterable[SampleResult], labels: CurrentLabels | None = None) -> Any:
     """A `pandas.DataFrame` with one row for each result and pandas' nullable types. Raises:
     MissingExtra.
     """
     pandas = import_extra("pandas", "pandas")
-    kinds, values = to_columns(results)
+    kinds, values = to_columns(results, labels)
     return pandas.DataFrame(
         {name: pandas.Series(column, dtype=_PANDAS[kinds[name]]) for name, column in values.items()}
     )
 
 
-def to_polars(results: Iterable[SampleResult]) -> Any:
+def to_polars(results: Iterable[SampleResult], labels: CurrentLabels | None = None) -> Any:
     """A `polars.DataFrame` with one row for each result. Raises: MissingExtra."""
     polars = import_extra("polars", "polars")
     types = {
@@ -357,7 +359,7 @@ def to_polars(results: Iterable[SampleResult]) -> Any:
         "text": polars.String,
         "time": polars.Datetime("us", "UTC"),
     }
-    kinds, values = to_columns(results)
+    kinds, values = to_columns(results, labels)
     return polars.DataFrame(
         values, schema={name: types[kind] for name, kind in kinds.items()}, strict=True
     )

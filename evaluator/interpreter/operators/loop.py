@@ -41,10 +41,13 @@ class _LoopState:
     warnings: list[str] = field(default_factory=list[str])
 
     def bind(self, scope: Scope) -> Scope:
+        director_result = ""
+        if self.director is not None:
+            director_result = value_of(self.director)
         return scope.child(
             {
                 "current_iteration": self.iteration,
-                "director_result": "" if self.director is None else value_of(self.director),
+                "director_result": director_result,
                 "script_output": self.script,
                 "evaluation": self.evaluation,
                 "evaluation_feedback": self.evaluation["feedback"],

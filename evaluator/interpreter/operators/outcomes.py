@@ -166,7 +166,11 @@ def _passed_on(result: TaskResult) -> str:
     # resumption.
     warnings = (str(warning) for warning in result.notes.get("warnings", ()))
     warned = "; ".join(warning for warning in warnings if not warning.endswith(MAYBE_BILLED))
-    parts = [summary, f"data used: {used}" if used else "", f"warnings: {warned}" if warned else ""]
+    parts = [summary]
+    if used:
+        parts.append(f"data used: {used}")
+    if warned:
+        parts.append(f"warnings: {warned}")
     return "\n".join(part for part in parts if part)
 
 

@@ -93,14 +93,18 @@ async def execute(run: Run, task: Script, bound: BoundTask) -> Mapping[str, Any]
     if recorded is not None:
         return _recorded(recorded, timeout)
     await steps.may_repeat(path)
-    number = await steps.begin(
-        path, "script", argv[0][:60] if argv else "script", args, fingerprint
-    )
+    name = "script"
+    command: str | list[str] = argv
+    if argv:
+        name = argv[0][:60]
+    if task.shell:
+        command = argv[0]
+    number = await steps.begin(path, "script", name, args, fingerprint)
     run.event(bound.frame.path, "script")
     started = clock.monotonic()
     try:
         ended = await run_script(
-            argv[0] if task.shell else argv,
+            command,
             stdin=stdin,
             timeout_s=timeout,
             cwd=run.services.root,

@@ -56,13 +56,21 @@ async def run_sequential(run: Run, task: Sequential, bound: BoundTask) -> Outcom
     )
     for label, result in done:
         notes["warnings"] += [f"{label}: {warning}" for warning in result.notes.get("warnings", ())]
-    return completed(run, bound, outcome=done[-1][1] if done else ("", None), notes=notes)
+    last: TaskResult | tuple[str, Any] = ("", None)
+    if done:
+        last = done[-1][1]
+    return completed(run, bound, last, notes)
 
 
 def _names(task: Sequential, number: int, reader: int) -> set[str | int]:
     """The names under which the step number `reader` reads the result of the step `number`."""
+    names: set[str | int] = {number - 1}
     name = task.steps[number - 1].name
-    return {number - 1, *([name] if name else ()), *(["previous"] if reader == number + 1 else ())}
+    if name:
+        names.add(name)
+    if reader == number + 1:
+        names.add("previous")
+    return names
 
 
 def _is_carried(run: Run, task: Sequential, bound: BoundTask, number: int) -> bool:

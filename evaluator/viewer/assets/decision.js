@@ -5,20 +5,21 @@ function decisionOf(decision, results) {
   const { design, looks, ahead } = decision;
   const rows = [...looks, ...ahead];
   const isRace = design.method === "race";
-  const points = (share) => (typeof share === "number" ? `${share < 0 ? "−" : "+"}${short(Math.abs(100 * share))} points` : UNKNOWN);
+  const amount = (value) => (design.measure ? short(value) : `${short(100 * value)} points`);
+  const signed = (value) => (typeof value === "number" ? `${value < 0 ? "−" : "+"}${amount(Math.abs(value))}` : UNKNOWN);
   const boundary = (name) => numeric(name === "efficacy" ? "stops from" : "or below", (look) => (look[name] ? look[name].toFixed(2) : UNKNOWN));
   const columns = [
     column("look", (look) => `${look.number} of ${design.looks}`, { className: "name" }),
     numeric("rows", (look) => ofAll(look.rows, design.rows)),
     numeric("with all values", (look) => (look.pairs === undefined ? "" : whole(look.pairs))),
     ...(isRace
-      ? [column("dropped", (look) => (look.dropped || []).map((each) => `${each.name} (${points(each.difference)} to ${each.by})`).join("; ")), numeric("left", (look) => (look.left === undefined ? "" : whole(look.left)))]
+      ? [column("dropped", (look) => (look.dropped || []).map((each) => `${each.name} (${signed(each.difference)} to ${each.by})`).join("; ")), numeric("left", (look) => (look.left === undefined ? "" : whole(look.left)))]
       : [
-          numeric("difference", (look) => (look.pairs === undefined ? "" : points(look.difference))),
+          numeric("difference", (look) => (look.pairs === undefined ? "" : signed(look.difference))),
           numeric("|z|", (look) => (typeof look.z === "number" ? make("b", null, Math.abs(look.z).toFixed(2)) : "")),
           boundary("efficacy"), boundary("futility"),
           numeric("p", (look) => (typeof look.p === "number" ? short(look.p) : "")),
-          numeric("95 % interval", (look) => (typeof look.low === "number" ? spanText(look, points) : "")),
+          numeric("95 % interval", (look) => (typeof look.low === "number" ? spanText(look, signed) : "")),
         ]),
     column("", (look) => look.verdict || "ahead"),
   ];

@@ -302,8 +302,8 @@ function batchView(data) {
     part("head", [data.title, data.progress, stateOf(data)], () => batchHead(data)),
     part("control", data.control && data.control.form, () => controlForm(data)),
     part("commands", data.control && data.control.commands, () => commandsOf(data.control)),
-    part("decision", [data.progress.decision, data.progress.results], () => data.progress.decision && decisionOf(data.progress.decision, data.progress.results)),
     part("figures", [data.numbers.data, data.progress.state], () => data.numbers.data && make("section", { id: "key-figures" }, keyFigures(data.numbers.data), data.progress.state === "complete" && notesOf(data.numbers.data))),
+    part("decision", [data.progress.decision, data.progress.results], () => data.progress.decision && decisionOf(data.progress.decision, data.progress.results)),
     ...matrixParts(data.matrix, data.progress.is_searching && data.progress.unread > 0),
     part("numbers", data.numbers, () => numbersSection(data.numbers)),
   ];

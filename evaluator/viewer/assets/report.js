@@ -15,8 +15,8 @@ function reportView(data) {
   queueMicrotask(() => showDetail(params.get("sample"), matrix));
   return [
     part("head", null, () => reportHead(data)),
-    part("decision", null, () => data.batches.map((batch) => batch.summary.decision && decisionOf(batch.summary.decision, null))),
     part("key-figures", null, () => keyFigures(data)),
+    part("decision", null, () => data.batches.map((batch) => batch.summary.decision && decisionOf(batch.summary.decision, null))),
     part("comparison", null, () => (data.comparisons || []).map(reportComparison)),
     part("left-out", null, () => [make("h2", { id: "samples-title" }, "Samples"), shown < total && notice(`This page shows ${ofAll(shown, total)} results: errors first, then failed, unscored and passed ones. The numbers above include all results.`)]),
     ...matrixParts(matrix, false),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import pickle
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, HandlerConfig
+from evaluator import Evaluator, HandlerConfig, disk
 from evaluator.background import BackgroundStore, BackgroundTools
 from evaluator.batch.engines import LocalEngine
 from evaluator.batch.engines.base import unpack_result
@@ -22,7 +24,7 @@ from evaluator.batch.folder import parse_line
 from evaluator.batch.identity import is_sealed
 from evaluator.batch.records import Verdict
 from evaluator.batch.scorers import scorer
-from evaluator.errors import ConfigurationError
+from evaluator.errors import ConfigurationError, RecordNotWritten
 from evaluator.handler.config import ToolGrant
 from evaluator.models.simulated import SimulatedBackend
 from tests.batch.engines.engine_checks import Bench, serving
@@ -137,6 +139,20 @@ def test_a_probe_removes_those_of_killed_processes_and_no_others(tmp_path: Path)
         assert first.is_visible() and second.is_visible()
         assert {str(path) for path in tmp_path.iterdir()} == {first.path, second.path}
     assert not list(tmp_path.iterdir())
+
+
+def test_a_failing_disk_does_not_replace_the_error_of_a_batch_with_that_of_its_probe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(disk, "unlink", fail)
+    with pytest.raises(KeyError, match="of the batch"), make_probe(tmp_path):
+        raise KeyError("of the batch")
+    monkeypatch.setattr(disk, "write", fail)
+    with pytest.raises(RecordNotWritten, match="No space left"), make_probe(tmp_path):
+        pytest.fail("there is no probe")
 
 
 async def messages_after_opening(folder: Path, tmp_path: Path) -> list[Any]:

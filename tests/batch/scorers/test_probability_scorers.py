@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, TemplateLibrary
+from evaluator import Evaluator, SimulatedBackend, TemplateLibrary
 from evaluator.batch import BatchResult, SampleResult, run_batch, score_batch
 from evaluator.batch.averages import BrierScore, CalibrationError
 from evaluator.batch.records import Score
@@ -18,8 +18,9 @@ from evaluator.batch.scorers import make_scorer
 from evaluator.batch.scorers.contract import ScorerInput, run_scorer
 from evaluator.batch.scorers.model_graded import GradedScorer
 from evaluator.errors import UsageError
-from evaluator.errors.results import Outcome, Status, TaskResult
+from evaluator.errors.results import Outcome, Status, TaskResult, Usage
 from evaluator.handler.config import HandlerConfig
+from evaluator.models.backend import ModelRequest, ModelResponse
 from evaluator.models.logprobs import TokenLogprob, to_rows
 from evaluator.testing.loopback import LoopbackServer
 from tests.batch.labelled import result_of
@@ -148,9 +149,54 @@ def test_perplexity_is_that_of_lm_eval(
     assert score.passed is None and not score.decides
 
 
-def test_an_answer_without_probabilities_is_an_error(evaluator: Evaluator, tmp_path: Path) -> None:
-    score = _run(evaluator, tmp_path, ["confidence"])["a"].scores["confidence"]
-    assert score.error is not None and "set logprobs in the <handler>" in score.error
+def test_a_template_that_asks_for_no_probabilities_is_refused_before_the_first_call(
+    evaluator: Evaluator, server: LoopbackServer, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=r"quiz\.xml:1:1: the scorer 'confidence' reads log"):
+        _run(evaluator, tmp_path, ["confidence"])
+    assert not server.paths
+
+
+JUDGE = (
+    '<task name="judge" type="atomic"><description>Judge</description>'
+    '<inputs><input name="answer" type="string" required="true">it</input></inputs>%s'
+    '<instructions>Judge {{ answer }}</instructions><output_format type="json" schema="number"/>'
+    "</task>"
+)
+
+
+def test_a_judge_weighs_its_score_by_probability_in_a_batch(tmp_path: Path) -> None:
+    top = {"7": math.log(0.75), "9": math.log(0.25)}
+    token = TokenLogprob("7", math.log(0.75), top)
+
+    def model(request: ModelRequest) -> ModelResponse | str:
+        if "Judge" not in request.messages[-1].content:
+            return "an answer"
+        return ModelResponse("7", "stop", usage=Usage(1, 1), model="m", logprobs=(token,))
+
+    scorer = {
+        "type": "graded",
+        "template": "judge",
+        "by_probability": True,
+        "out_of": 10,
+        "inputs": {"answer": "output"},
+    }
+
+    def run(handler: str) -> SampleResult:
+        (tmp_path / "judge.xml").write_text(f"<library>{QUIZ}{JUDGE % handler}</library>")
+        backend = SimulatedBackend(script=model)
+        evaluator = Evaluator(TemplateLibrary.load(tmp_path), backend=backend, tasks_dir=None)
+        batch = run_batch(
+            "quiz", ROWS[:1], evaluator=evaluator, scorers=[scorer], output=tmp_path / "batch"
+        )
+        return next(iter(asyncio.run(batch).results()))
+
+    with pytest.raises(UsageError, match=r"judge\.xml:1:\d+: .* judge asks for none"):
+        run("")
+    score = run('<handler logprobs="5"/>').scores["graded"]
+    assert score.error is None, score.error
+    assert score.value == pytest.approx(0.75 * 0.7 + 0.25 * 0.9)
+    assert score.metadata["answered"] == 0.7
 
 
 def _scored(notes: dict[str, Any]) -> ScorerInput:
