@@ -144,8 +144,8 @@ class TemplateLibrary:
         """The templates of `folders` (or single files), and after them the shipped ones.
 
         Without folders, `templates/` in the current directory is loaded, if it exists. The errors
-        of single templates are in `diagnostics`. `on_progress` receives the number of files that
-        were read, after each.
+        of single templates are in `diagnostics`. `on_progress` receives the number of files of
+        `folders` that were read, after each.
         Raises: UsageError, where a folder or file is missing.
         """
         library = cls(ranker=ranker)
