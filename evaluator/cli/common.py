@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import click
 
-from evaluator.batch.progress import WorkProgress
 from evaluator.cli.echo import echo, echo_raw
+from evaluator.cli.work_progress import WorkProgress
 from evaluator.errors import ConfigurationError, MachineError, RecordError, UsageError
 from evaluator.errors.messages import did_you_mean, visible, visible_json
 from evaluator.errors.results import Outcome, TaskResult
@@ -76,10 +76,12 @@ def read_inputs(pairs: Iterable[str], node: TopLevel | None) -> dict[str, Any]:
     return values
 
 
-def warn_of_unknown_roles(library: TemplateLibrary, roles: Iterable[str]) -> None:
+def warn_of_unknown_roles(library: TemplateLibrary, roles: Collection[str]) -> None:
     """Warns on standard error of roles that no template of `library` names, which would have no
     effect.
     """
+    if not roles:
+        return
     known = {role for template in library.templates.values() for role in roles_of(template.node)}
     for role in roles:
         if role not in known:

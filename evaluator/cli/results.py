@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from evaluator.batch.progress import WorkProgress
 from evaluator.cli.batch import EXIT_INCOMPLETE, EXIT_THRESHOLD, exit_code_of_thresholds
 from evaluator.cli.common import json_option, print_json, terminal_width
 from evaluator.cli.echo import echo
+from evaluator.cli.work_progress import WorkProgress
 from evaluator.errors import UsageError
 from evaluator.errors.messages import listed
 

@@ -75,7 +75,7 @@ def code_of_schemas(library: TemplateLibrary, project: Path) -> list[ProjectFile
     from evaluator.nodes.walk import descendants
 
     found: dict[ProjectFile, None] = {}
-    for template in library.templates.values():
+    for template in library.own.values():
         for node in descendants(template.node):
             if isinstance(node, Task) and node.output is not None and node.output.schema:
                 name = node.output.schema.strip()

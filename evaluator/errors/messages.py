@@ -18,15 +18,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from typing import Literal, Protocol, get_args
 
-from evaluator.fields.hints import correction as correction
-from evaluator.fields.hints import cut as cut
-from evaluator.fields.hints import did_you_mean as did_you_mean
-from evaluator.fields.hints import limited_hints as limited_hints
-from evaluator.fields.hints import listed as listed
-from evaluator.fields.hints import with_article as with_article
+from evaluator.hints import correction as correction
+from evaluator.hints import cut as cut
+from evaluator.hints import did_you_mean as did_you_mean
+from evaluator.hints import limited_hints as limited_hints
+from evaluator.hints import listed as listed
+from evaluator.hints import with_article as with_article
 from evaluator.patterns import Pattern
 
 _ACTING = Pattern(
@@ -51,6 +50,15 @@ def json_problem(error: Exception) -> str:
     if str(error).startswith("Exceeds the limit"):
         return f"an integer has more than {MAX_DIGITS:,} digits; write it as a string"
     return str(error)
+
+
+def minutes_text(seconds: float) -> str:
+    """`65.4` as `1:05`, `3725` as `1:02:05`."""
+    whole = round(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    if hours:
+        return f"{hours}:{minutes:02}:{whole % 60:02}"
+    return f"{minutes}:{whole % 60:02}"
 
 
 def duration_text(seconds: float) -> str:
@@ -95,6 +103,8 @@ _MAX_CHARS = 2000
 
 def text(value: object) -> str:
     """A value as escaped text, with control characters made visible, cut at 2,000 characters."""
+    from html import escape
+
     shown = str(value)
     if len(shown) > _MAX_CHARS:
         shown = f"{shown[:_MAX_CHARS]}…"

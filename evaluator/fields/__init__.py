@@ -1,7 +1,7 @@
 """One declaration of a field: its type, check, default, flag, JSON form and help.
 
-`kinds` says what an annotation accepts, `records` makes checked dataclasses of annotations, `hints`
-suggests names. The names below are common annotations.
+`kinds` says what an annotation accepts, `records` makes checked dataclasses of annotations. The
+names below are common annotations.
 """
 
 # The names that other packages import.

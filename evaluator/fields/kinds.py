@@ -24,7 +24,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
-from evaluator.fields.hints import cut, did_you_mean, with_article
+from evaluator.hints import cut, did_you_mean, with_article
 from evaluator.lazy_dataclass import dataclass
 
 MAX_SHOWN_CHARS = 80

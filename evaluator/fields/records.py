@@ -22,8 +22,8 @@ from functools import cached_property, lru_cache
 from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Self, TypeVar, cast, get_args, get_origin
 
-from evaluator.fields.hints import did_you_mean, listed
 from evaluator.fields.kinds import FieldError, Kind, Unloaded, kind_of
+from evaluator.hints import did_you_mean, listed
 from evaluator.lazy_dataclass import dataclass
 
 _Mark = TypeVar("_Mark")

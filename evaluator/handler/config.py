@@ -31,9 +31,9 @@ from evaluator.nodes.sampling import (
 )
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox, SandboxFolder
 from evaluator.processes.supervisor import MEMORY_BYTES
-from evaluator.tools.manage_task import MANAGE_TASK
 from evaluator.tools.mcp.servers import McpServer, read_server
 from evaluator.tools.policy import POLICIES, Policy, PolicyRule
+from evaluator.tools.tool import MANAGE_TASK
 from evaluator.tools.x_display import XDisplay
 
 if TYPE_CHECKING:

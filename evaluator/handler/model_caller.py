@@ -42,7 +42,6 @@ from evaluator.limits.call_limiter import (
 from evaluator.limits.endpoints import host_of
 from evaluator.models import prices
 from evaluator.models.backend import ModelRequest, ModelResponse, prepare
-from evaluator.models.cache_store import CacheKey
 from evaluator.models.prompt_cache import CacheWrite
 from evaluator.models.provider_batches import ProviderBatches, batches_of
 from evaluator.models.structured import is_refusal, kind_of
@@ -57,6 +56,7 @@ from evaluator.record.steps import (
 
 if TYPE_CHECKING:
     from evaluator.models.cache import ResponseCache
+    from evaluator.models.cache_store import CacheKey
 
 MAYBE_BILLED = (
     "an attempt without an answer may have been billed: tokens and cost are not known in full"
@@ -154,6 +154,8 @@ async def _cached_response(call: _TurnCall, cache: ResponseCache) -> ModelRespon
 
 
 def _cache_key(session: Session) -> CacheKey:
+    from evaluator.models.cache_store import CacheKey
+
     return CacheKey.of(
         _request(session),
         endpoint=session.plan.choice.endpoint,

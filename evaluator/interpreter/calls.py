@@ -26,7 +26,6 @@ from evaluator.language.scopes import Scope
 from evaluator.language.types import read_typed
 from evaluator.library.shapes import SchemaFileError, folder_of, is_file, is_model, read_schema
 from evaluator.nodes import Argument, Call, Cond, Expression, Function, Span, Task, Text
-from evaluator.output import parse_output
 
 MAX_CALL_DEPTH = 50
 
@@ -140,6 +139,8 @@ def _returned(run: Run, function: Function, outcome: TaskResult, span: Span) -> 
     """
     if function.returns in (None, "any", "string") or outcome.parsed_content is not None:
         return outcome
+    from evaluator.output import parse_output
+
     parsed = parse_output(
         outcome.content,
         "json",

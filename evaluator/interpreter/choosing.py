@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from evaluator.errors.results import TaskError
 from evaluator.interpreter.failures import failure
@@ -19,10 +19,11 @@ from evaluator.interpreter.frame import Frame, Run
 from evaluator.interpreter.generated import INTERNAL as INTERNAL_NAMES
 from evaluator.interpreter.generated import internal_template
 from evaluator.lazy_dataclass import dataclass
-from evaluator.library import Match, TemplateLibrary
-from evaluator.library.matching import INTERNAL, LOW_SCORE
-from evaluator.library.request_terms import seems_foreign
+from evaluator.library import TemplateLibrary
 from evaluator.nodes import Atomic
+
+if TYPE_CHECKING:
+    from evaluator.library import Match
 
 CERTAIN_SCORE = 0.5
 """A match with this score is at least as likely right as wrong: no model is asked."""
@@ -45,6 +46,8 @@ def shortlist(
     """The templates that a model chooses from, best first; none where the words decide."""
     if matches and matches[0].score >= CERTAIN_SCORE:
         return ()
+    from evaluator.library.request_terms import seems_foreign
+
     found = [Candidate(match.template.name, match.score) for match in matches]
     if not found or seems_foreign(words):
         known = {candidate.name for candidate in found}
@@ -55,6 +58,8 @@ def shortlist(
 
 
 def _matched_names(library: TemplateLibrary) -> list[str]:
+    from evaluator.library.matching import INTERNAL
+
     return sorted(
         template.name
         for template in library.templates.values()
@@ -68,6 +73,8 @@ async def choose(
     run: Run, frame: Frame, words: str, candidates: Sequence[Candidate]
 ) -> Candidate | TaskError | None:
     """The one of the candidates that a model chose; None if it chose none of them."""
+    from evaluator.library.matching import LOW_SCORE
+
     library = run.services.library
     known = {candidate.name: candidate for candidate in candidates if candidate.name in library}
     if not known:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from evaluator import clock
 from evaluator.errors import ConfigurationError, ContextError, RecordError, ToolError, machine_error
@@ -26,7 +26,6 @@ from evaluator.language.sandbox import render
 from evaluator.language.scopes import Scope
 from evaluator.lazy_dataclass import dataclass
 from evaluator.library.words import query_terms, stems
-from evaluator.memory import Memory
 from evaluator.models.attachments import Attachment, media_type_of, size_problem
 from evaluator.nodes import AccumulationFormat, FilePaths, FreshContext, InheritContext, Task
 from evaluator.processes.concurrency import in_thread
@@ -35,6 +34,9 @@ from evaluator.record.step_log import StepLog
 from evaluator.record.steps import cut_off_reason
 from evaluator.record.task_lists import TaskLists
 from evaluator.tools.mcp.servers import SCHEME, split_resource
+
+if TYPE_CHECKING:
+    from evaluator.memory import Memory
 
 MAX_FRESH = 10
 SUBSET_CHARACTERS = 40_000

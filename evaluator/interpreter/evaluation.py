@@ -15,7 +15,6 @@ from evaluator.errors.results import Outcome, TaskResult
 from evaluator.interpreter.subtasks import Spawner, SubtaskRequest, spawning_tool
 from evaluator.models.backend import ToolSpec
 from evaluator.nodes import OutputFormat, Span, Text
-from evaluator.output import parse_output
 from evaluator.tools import Tool
 
 EVALUATION_REQUEST = "evaluation_request"
@@ -63,6 +62,8 @@ def evaluation_of(outcome: Outcome) -> tuple[dict[str, Any], bool]:
     else:
         value = None
     if not isinstance(value, Mapping):
+        from evaluator.output import parse_output
+
         value = parse_output(outcome.content, "json").value
     if not isinstance(value, Mapping):
         return {"success": False, "feedback": outcome.content, "details": None}, False

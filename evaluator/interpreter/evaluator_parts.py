@@ -22,7 +22,6 @@ from evaluator.interpreter.recovery import resume_within
 from evaluator.interpreter.sandboxing import check_sandbox, needed_sandboxes
 from evaluator.interpreter.sync import run_sync
 from evaluator.library import TemplateLibrary
-from evaluator.memory import Memory
 from evaluator.models.backend import Backend
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.record.journal import Sync
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 
     from evaluator.interpreter.background import BackgroundService
     from evaluator.limits.call_limiter import CallLimiter, CallParking
+    from evaluator.memory import Memory
     from evaluator.models.cache import ResponseCache
 
 MAX_REPORTED = 5

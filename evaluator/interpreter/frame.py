@@ -30,7 +30,6 @@ from evaluator.language.scopes import Scope
 from evaluator.lazy_dataclass import dataclass
 from evaluator.library import TemplateLibrary
 from evaluator.limits.budget import Budget
-from evaluator.memory import Memory
 from evaluator.nodes import Function, Node, Task, TopLevel
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.processes.scripts import SandboxTrials
@@ -44,6 +43,7 @@ from evaluator.tools.mcp.connections import McpConnections
 if TYPE_CHECKING:
     from evaluator.interpreter.background import BackgroundService
     from evaluator.limits.call_limiter import CallLimiter
+    from evaluator.memory import Memory
     from evaluator.models.cache import ResponseCache
 
 

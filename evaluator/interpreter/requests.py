@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from evaluator.errors import Diagnostic, RecordError, TemplateError, UsageError
 from evaluator.errors.messages import did_you_mean, shortened
@@ -38,15 +38,7 @@ from evaluator.interpreter.runs import Binder
 from evaluator.interpreter.sandboxing import check_sandboxes
 from evaluator.language.scopes import Scope
 from evaluator.lazy_dataclass import dataclass
-from evaluator.library import Match, TemplateLibrary
-from evaluator.library.indexed import PLACEHOLDER
-from evaluator.library.matching import (
-    FOREIGN_ADVICE,
-    better_composites,
-    describe_composites,
-    nothing_fits,
-)
-from evaluator.library.request_terms import seems_foreign
+from evaluator.library import TemplateLibrary
 from evaluator.nodes import Atomic, Call, Function, Input, Node, Sequential, Span, Task, TopLevel
 from evaluator.patterns import Pattern
 from evaluator.record.steps import Header
@@ -55,6 +47,9 @@ from evaluator.xml.generated import read_generated_task
 from evaluator.xml.schema import validate
 from evaluator.xml.source import read_source
 from evaluator.xml.write import to_xml
+
+if TYPE_CHECKING:
+    from evaluator.library import Match
 
 _XML = Pattern(r"\s*(?:<\?xml\b|<!--|<(?:task|template|library)\b)")
 _MANUAL = Pattern(r"<manual_xml>\s*(?:true|1)\s*</manual_xml>")
@@ -77,9 +72,12 @@ def is_xml(request: str) -> bool:
 
 def is_bare(node: Node | Function) -> bool:
     """Whether a task has nothing but a description in plain words: then it is a request."""
+    if not isinstance(node, Atomic):
+        return False
+    from evaluator.library.indexed import PLACEHOLDER
+
     return (
-        isinstance(node, Atomic)
-        and node == Atomic(description=node.description, span=node.span)
+        node == Atomic(description=node.description, span=node.span)
         and PLACEHOLDER.search(node.description.value) is None
     )
 
@@ -429,6 +427,8 @@ def _read_node(xml: str) -> Node | Function:
 
 
 def _of_match(services: Services, words: str, matches: list[Match], ask_model: bool) -> Binder:
+    from evaluator.library.matching import better_composites, describe_composites, nothing_fits
+
     library = services.library
     best = None
     if matches:
@@ -574,6 +574,9 @@ def _no_template(name: str, library: TemplateLibrary) -> TaskError:
 def _no_match(
     words: str, matches: list[Match], composites: list[Match], *, asked_model: bool = False
 ) -> TaskError:
+    from evaluator.library.matching import FOREIGN_ADVICE, describe_composites
+    from evaluator.library.request_terms import seems_foreign
+
     nearest = ", ".join(f"{m.template.name} ({m.score:.2f})" for m in matches) or "none"
     advice = ["Name one with its exact name, or add a template for it"]
     if composites:

@@ -26,7 +26,6 @@ from evaluator.interpreter.runs import record_run
 from evaluator.language.scopes import Scope
 from evaluator.lazy_dataclass import dataclass
 from evaluator.library import Template, TemplateLibrary
-from evaluator.library.matching import LOW_SCORE
 from evaluator.models.backend import ToolSpec
 from evaluator.nodes import (
     Atomic,
@@ -40,8 +39,8 @@ from evaluator.nodes import (
     TopLevel,
 )
 from evaluator.tools import Tool, ToolContext, ToolOutcome, ToolPreview
-from evaluator.tools.manage_task import MANAGE_TASK
 from evaluator.tools.registry import ask_consent
+from evaluator.tools.tool import MANAGE_TASK
 
 SUBTASK = "subtask"
 DESCRIPTION = "subtask_description"
@@ -259,6 +258,8 @@ class Spawner:
         """The task to run: the hinted template, else the best match, else the request itself as an
         atomic task.
         """
+        from evaluator.library.matching import LOW_SCORE
+
         authority = self.authority()
         if request.template is not None:
             return self._hinted(request, request.template, authority=authority, context=context)

@@ -21,7 +21,6 @@ from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.context import Recorder
 from evaluator.interpreter.evaluation import EVALUATION_REQUEST, evaluation_tool
 from evaluator.interpreter.frame import Run
-from evaluator.interpreter.run_access import run_access
 from evaluator.interpreter.subtasks import SUBTASK, Spawner, subtask_tool, template_tool
 from evaluator.nodes import Task
 from evaluator.processes.shell import Shell
@@ -30,10 +29,10 @@ from evaluator.tools import Tool, ToolContext, ToolRegistry
 from evaluator.tools.anthropic import BASH, TEXT_EDITOR, bash_tool, text_editor_tool
 from evaluator.tools.computer import COMPUTER, computer_tool
 from evaluator.tools.controls import OF_TASK_TOOLS
-from evaluator.tools.manage_task import MANAGE_TASK, manage_task_tool
 from evaluator.tools.mcp import McpServer
 from evaluator.tools.mcp.content import placeholder_tools
 from evaluator.tools.mcp.servers import server_of_tool
+from evaluator.tools.tool import MANAGE_TASK
 
 
 async def tools_for(run: Run, task: Task, bound: BoundTask, provider: str) -> ToolRegistry | None:
@@ -184,6 +183,9 @@ def _manage_task(spawner: Spawner) -> Tool:
     """The tool that manages task lists. The profile's grant sets its role, which is the profile's
     name by default.
     """
+    from evaluator.interpreter.run_access import run_access
+    from evaluator.tools.manage_task import manage_task_tool
+
     config = spawner.bound.config
     services = spawner.run.services
     if services.store is None:

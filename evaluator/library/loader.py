@@ -3,6 +3,9 @@
 Folders are searched in the order given, the shipped templates last. A name in an earlier folder
 hides the same name in a later one, also where the earlier template has errors, so that a mistake
 never silently runs something else. An invalid template never stops the others.
+
+A shipped file holds one valid template with the name of the file. It is read when that template, or
+one that mentions it, is used; all of them are read for what depends on the whole library.
 """
 
 from __future__ import annotations
@@ -95,12 +98,15 @@ class _Content:
     """The content of a library. A change replaces it as a whole.
 
     `entries` are the files read, in groups that are searched in order: the added texts, then one
-    group for each root. `refused` are the findings about files that were not read; `calls`, `texts`
-    and the rankers are made at first use.
+    group for each root. `unread` are the shipped files that nothing needed, by the names of their
+    templates; there are none where there are findings, since these may mention any name. `refused`
+    are the findings about files that were not read; `calls`, `texts` and the rankers are made at
+    first use.
     """
 
     entries: tuple[tuple[LoadedFile, ...], ...] = ((),)
     refused: Sequence[Diagnostic] = ()
+    unread: Mapping[str, TemplateFile] = field(default_factory=dict[str, TemplateFile])
     templates: Mapping[str, Template] = field(default_factory=dict[str, Template])
     diagnostics: tuple[Diagnostic, ...] = ()
     broken: frozenset[str] = frozenset()
@@ -124,7 +130,7 @@ class TemplateLibrary:
         self._roots: tuple[Root, ...] = ()
         self._edited: dict[Root, dict[str, str]] = {}
         self._lock = threading.RLock()
-        self._state = _Content()
+        self._content = _Content()
         self._shipped: Root | None = None
 
     @classmethod
@@ -138,8 +144,8 @@ class TemplateLibrary:
         """The templates of `folders` (or single files), and after them the shipped ones.
 
         Without folders, `templates/` in the current directory is loaded, if it exists. The errors
-        of single templates are in `diagnostics`. `on_progress` receives the number of files that
-        were read, after each.
+        of single templates are in `diagnostics`. `on_progress` receives the number of files of
+        `folders` that were read, after each.
         Raises: UsageError, where a folder or file is missing.
         """
         library = cls(ranker=ranker)
@@ -151,17 +157,50 @@ class TemplateLibrary:
             own = Root.of(shipped_folder("templates"))
             if all((root.folder, root.only) != (own.folder, None) for root in roots):
                 roots.append(own)
-            library._shipped = own
+                library._shipped = own
         library._roots = tuple(roots)
-        library._reload(on_progress)
+        library._load(on_progress)
         return library
 
     # Reading
 
     @property
+    def _state(self) -> _Content:
+        """The content with all shipped templates."""
+        return self._with_shipped(None)
+
+    def _with_shipped(self, name: str | None) -> _Content:
+        """The content with the shipped template `name`, if there is one, and those that it
+        mentions; with all of them for None.
+        """
+        unread = self._content.unread
+        if not unread or (name is not None and name not in unread):
+            return self._content
+        with self._lock, limited_hints(_MAX_COMPARISONS):
+            before = self._content
+            if self._shipped is not None:
+                wanted = [*before.unread] if name is None else [name]
+                self._content = _read_shipped(self._shipped, before, wanted)
+            return self._content
+
+    @property
     def templates(self) -> Mapping[str, Template]:
         """The usable templates by name, in the order of the search."""
         return self._state.templates
+
+    @property
+    def own(self) -> Mapping[str, Template]:
+        """The usable templates by name that are not shipped ones."""
+        content = self._content
+        groups = zip((None, *self._roots), content.entries, strict=True)
+        names = {
+            name
+            for root, group in groups
+            if root is None or root != self._shipped
+            for entry in group
+            for name, _ in entry.templates
+        }
+        return {name: one for name, one in content.templates.items() if name in names}
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -202,7 +241,7 @@ class TemplateLibrary:
 
     @property
     def errors(self) -> tuple[Diagnostic, ...]:
-        return tuple(_errors(self._state.diagnostics))
+        return tuple(_errors(self._content.diagnostics))
 
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
@@ -216,10 +255,10 @@ class TemplateLibrary:
         """
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"name is {type_of(name)}, expected the name of a template")
-        state = self._state
-        template = state.templates.get(name)
+        template = self._with_shipped(name).templates.get(name)
         if template is not None:
             return template
+        state = self._state
         if name in state.broken:
             # The first file that claims the name and has no usable template of that name.
             claims = (
@@ -239,7 +278,7 @@ class TemplateLibrary:
         """The templates that a run of `name` may call, directly or through others: name → their
         `sha256`.
         """
-        state = self._state
+        state = self._with_shipped(name)
         if name not in state.calls:
             known = state.templates
             found = reachable(
@@ -251,10 +290,11 @@ class TemplateLibrary:
     @property
     def broken(self) -> frozenset[str]:
         """The names of templates that were found and cannot be used; `get` says why."""
-        return self._state.broken
+        return self._content.broken
 
     def __contains__(self, name: object) -> bool:
-        return name in self._state.templates
+        content = self._content
+        return name in content.templates or name in content.unread
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._state.templates)
@@ -405,21 +445,29 @@ class TemplateLibrary:
 
         Other threads see the old content or the new one, never a mixture.
         """
-        return self._reload(None)
+        with self._lock:
+            before = self._state
+            self._load(None)
+            return _changed(before, self._state)
 
-    def _reload(self, on_progress: Callable[[int], None] | None) -> frozenset[str]:
+    def _load(self, on_progress: Callable[[int], None] | None) -> None:
         read = count(1)
         with self._lock, limited_hints(_MAX_COMPARISONS):
-            before = self._state
-            known = _shipped_entries | {
+            before = self._content
+            known = {
                 (entry.root, entry.relative): entry
                 for entry in chain.from_iterable(before.entries[1:])
             }
             groups = [before.entries[0]]
             refused: list[Diagnostic] = []
+            unread: dict[str, TemplateFile] = {}
             for root in self._roots:
                 found, wrong = scan(root)
                 refused += wrong
+                if root == self._shipped and not self._edited.get(root):
+                    unread = {Path(file.relative).stem: file for file in found}
+                    groups.append(())
+                    continue
                 entries: dict[str, LoadedFile] = {}
                 for file in found:
                     if file.relative not in entries:
@@ -434,12 +482,17 @@ class TemplateLibrary:
                     if on_progress is not None:
                         on_progress(next(read))
                 groups.append(tuple(entries.values()))
-                if root == self._shipped and not self._edited.get(root):
-                    _shipped_entries.update(
-                        ((root, relative), entry) for relative, entry in entries.items()
-                    )
-            self._state = after = _assemble(tuple(groups), refused)
-        return _changed(before, after)
+            if self._shipped is None:
+                self._content = _assemble(tuple(groups), refused)
+                return
+            own = [*chain.from_iterable(groups)]
+            is_hiding = any(not unread.keys().isdisjoint(entry.names) for entry in own)
+            if is_hiding or len(own) > len(unread):
+                used = [*unread]
+            else:
+                used = [name for entry in own for name in _mentioned(entry, unread)]
+            content = _Content(tuple(groups), refused, unread=unread)
+            self._content = _read_shipped(self._shipped, content, used)
 
     def edit(self, path: str, text: str | None) -> frozenset[str]:
         """Reads `text` in place of the file with this absolute path, until it is called with None.
@@ -461,7 +514,7 @@ class TemplateLibrary:
                 else:
                     edited[relative] = text
                 groups.append(_reread(root, group, relative, edited=edited))
-            self._state = after = _assemble(tuple(groups), before.refused, before.steps)
+            self._content = after = _assemble(tuple(groups), before.refused, before.steps)
         return _changed(before, after)
 
     def with_edit(self, path: str, text: str) -> TemplateLibrary:
@@ -470,7 +523,7 @@ class TemplateLibrary:
         with self._lock:
             copy._roots = self._roots
             copy._edited = {root: dict(texts) for root, texts in self._edited.items()}
-            copy._state = self._state
+            copy._content = self._state
         copy.edit(path, text)
         return copy
 
@@ -500,7 +553,7 @@ class TemplateLibrary:
             ]
             if errors:
                 raise TemplateError(in_order(errors))
-            self._state = after
+            self._content = after
         return entry.names
 
 
@@ -535,6 +588,34 @@ def _reread(
         elif known is None:
             entries = dict(sorted(entries.items(), key=lambda item: os.fsencode(item[0])))
     return tuple(entries.values())
+
+
+def _read_shipped(root: Root, before: _Content, names: Iterable[str]) -> _Content:
+    """The content with the shipped templates `names` and those that they mention; with all shipped
+    templates where there are findings.
+    """
+    unread = dict(before.unread)
+    *groups, read = before.entries
+    waiting = [*names]
+    for name in waiting:
+        file = unread.pop(name, None)
+        if file is not None:
+            entry = _shipped_entries.get((root, file.relative))
+            if entry is None or not entry.is_current():
+                entry = read_entry(root, file)
+                _shipped_entries[root, file.relative] = entry
+            read = (*read, entry)
+            waiting += _mentioned(entry, unread)
+    read = tuple(sorted(read, key=lambda entry: os.fsencode(entry.relative)))
+    after = _assemble((*groups, read), before.refused, before.steps)
+    after.unread = unread
+    if unread and (after.diagnostics or after.broken):
+        return _read_shipped(root, after, unread)
+    return after
+
+
+def _mentioned(entry: LoadedFile, names: Iterable[str]) -> list[str]:
+    return [name for name in names if any(name in text for text in entry.texts.values())]
 
 
 def _assemble(

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from evaluator.output.extract import split_thinking
-from evaluator.output.parsing import parse_output
-from evaluator.output.result import ErrorKind, OutputError, ParsedOutput
+from typing import TYPE_CHECKING
+
+from evaluator.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from evaluator.output.extract import split_thinking
+    from evaluator.output.parsing import parse_output
+    from evaluator.output.result import ErrorKind, OutputError, ParsedOutput
 
 __all__ = ["ErrorKind", "OutputError", "ParsedOutput", "parse_output", "split_thinking"]
+
+if not TYPE_CHECKING:
+    # An answer without a declared format is not parsed.
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            ".extract": ("split_thinking",),
+            ".parsing": ("parse_output",),
+            ".result": ("ErrorKind", "OutputError", "ParsedOutput"),
+        },
+    )
 
 
 def __dir__() -> list[str]:

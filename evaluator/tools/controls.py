@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from evaluator.tools.anthropic import BASH, TEXT_EDITOR
 from evaluator.tools.builtin import builtin_tools
 from evaluator.tools.computer import COMPUTER
-from evaluator.tools.manage_task import MANAGE_TASK
 from evaluator.tools.registry import ToolRegistry
-from evaluator.tools.tool import Control
+from evaluator.tools.tool import MANAGE_TASK, Control
 
 OF_TASK_TOOLS: Mapping[str, Control | None] = {
     BASH: "programs",

@@ -20,9 +20,8 @@ from evaluator.processes.concurrency import in_thread
 from evaluator.record.task_list_outline import fill_template, read_template, template_names
 from evaluator.record.task_lists import TaskList, TaskLists
 from evaluator.tools.arguments import check_action
-from evaluator.tools.tool import Tool, ToolContext
+from evaluator.tools.tool import MANAGE_TASK, Tool, ToolContext
 
-MANAGE_TASK = "manage_task"
 _MAX_LISTED = 100
 _MAX_RUNS = 20
 _MAX_STEP_CHARS = 500

@@ -22,6 +22,9 @@ from evaluator.tools.ask import Asker
 from evaluator.tools.file_access import FileAccess
 from evaluator.tools.policy import POLICIES, Policy, PolicyRule, decide, strictest
 
+MANAGE_TASK = "manage_task"
+"""The tool that keeps task lists, which a profile grants with a role."""
+
 
 def as_text(value: Any) -> str:
     """Text as it is, other values as JSON. Raises: UsageError, for what JSON cannot express."""

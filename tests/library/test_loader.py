@@ -648,11 +648,9 @@ def test_only_what_depends_on_an_edit_is_checked_again(tmp_path, monkeypatch):
     ]
 
 
-def test_the_shipped_files_are_read_once_for_all_libraries_of_a_process(tmp_path, monkeypatch):
-    shipped = put(tmp_path / "shipped", a=task("a"), b=task("b"))
-    own = put(tmp_path / "own", c=task("c"))
-    for name in ("shipped/a", "shipped/b", "own/c"):
-        os.utime(tmp_path / f"{name}.xml", (1, 1))
+@pytest.fixture
+def files_read(tmp_path, monkeypatch):
+    """The files of templates that are read, with `tmp_path/shipped` as the shipped folder."""
     read: list[str] = []
 
     def counted(root, file, *edited):
@@ -660,13 +658,63 @@ def test_the_shipped_files_are_read_once_for_all_libraries_of_a_process(tmp_path
         return read_entry(root, file, *edited)
 
     monkeypatch.setattr(loader, "read_entry", counted)
-    monkeypatch.setattr(loader, "shipped_folder", lambda _: shipped)
+    monkeypatch.setattr(loader, "shipped_folder", lambda _: tmp_path / "shipped")
+    return read
+
+
+def test_the_shipped_files_are_read_once_for_all_libraries_of_a_process(tmp_path, files_read):
+    shipped = put(tmp_path / "shipped", one=task("one"), two=task("two"))
+    own = put(tmp_path / "own", three=task("three"))
+    for name in ("shipped/one", "shipped/two", "own/three"):
+        os.utime(tmp_path / f"{name}.xml", (1, 1))
     first = TemplateLibrary.load(own)
-    assert sorted(read) == ["a.xml", "b.xml", "c.xml"]
-    read.clear()
-    assert TemplateLibrary.load(own).get("a") == first.get("a")
-    assert read == ["c.xml"], "the user's file is read again"
-    put(shipped, a=task("a", "another text"))
-    read.clear()
-    assert TemplateLibrary.load(own).get("a") != first.get("a")
-    assert read == ["c.xml", "a.xml"]
+    assert sorted(first) == ["one", "three", "two"]
+    assert sorted(files_read) == ["one.xml", "three.xml", "two.xml"]
+    files_read.clear()
+    assert TemplateLibrary.load(own).get("one") == first.get("one")
+    assert files_read == ["three.xml"], "the user's file is read again"
+    put(shipped, one=task("one", "another text"))
+    files_read.clear()
+    assert TemplateLibrary.load(own).get("one") != first.get("one")
+    assert files_read == ["three.xml", "one.xml"]
+
+
+def test_a_shipped_file_is_read_when_its_template_is_used(tmp_path, files_read):
+    put(tmp_path / "shipped", one=task("one", "{{ two() }}"), two=TWO, three=task("three"))
+    own = put(tmp_path / "own", mine=task("mine"))
+    library = TemplateLibrary.load(own)
+    assert library.get("mine").name == "mine"
+    assert "three" in library and "four" not in library and not library.broken
+    assert files_read == ["mine.xml"]
+    one = library.get("one")
+    assert [*library.called_by("one")] == ["two"]
+    assert files_read == ["mine.xml", "one.xml", "two.xml"], "with the one that it calls"
+    assert [*library.own] == ["mine"]
+    with pytest.raises(UsageError, match="there is no template 'thre'; did you mean `three`"):
+        library.get("thre")
+    assert [*library.templates] == ["mine", "one", "three", "two"]
+    assert library.get("one") is one
+
+
+def test_all_shipped_files_are_read_where_the_findings_may_depend_on_them(tmp_path, files_read):
+    put(tmp_path / "shipped", one=task("one", "{{ two() }}"), two=TWO)
+    hides = TWO.replace("<template", '<template params="text"')
+    library = TemplateLibrary.load(put(tmp_path / "own", two=hides))
+    assert [(d.code, Path(d.span.file).name) for d in library.errors] == [
+        ("wrong-arity", "one.xml")
+    ]
+    library = TemplateLibrary.load(put(tmp_path / "wrong", calls=task("calls", "{{ tow() }}")))
+    assert [d.hint for d in library.errors] == ["did you mean `two`?"]
+
+
+TWO = f'<template name="two">{task("word")}</template>'
+
+
+def test_a_shipped_template_is_the_same_if_it_is_read_alone() -> None:
+    whole = TemplateLibrary.load()
+    assert whole.templates
+    for name in ("report", "summarise_each", "write_run_fix", "sentiment"):
+        alone = TemplateLibrary.load()
+        template = alone.get(name)
+        assert (template.node, template.file) == (whole.get(name).node, whole.get(name).file)
+        assert alone.called_by(name) == whole.called_by(name)

@@ -83,6 +83,8 @@ class Labels:
     def number(self, value: Any) -> int:
         if value is None or self.numbers is None:
             return NONE
+        if type(value) is str and value in self.numbers:
+            return self.numbers[value]
         if isinstance(value, (bool, int, float)):
             label = json.dumps(value)
         else:
@@ -129,14 +131,13 @@ class ScorerColumns:
 
     def grow(self, rows: int) -> None:
         """Makes the columns `rows` long; new rows are absent."""
-        more = rows - len(self.state)
-        if more > 0:
-            self.state.extend([ABSENT] * more)
-            self.value.extend([math.nan] * more)
-            self.passed.extend([NONE] * more)
-            self.answers.extend([NONE] * more)
+        for _ in range(len(self.state), rows):
+            self.state.append(ABSENT)
+            self.value.append(math.nan)
+            self.passed.append(NONE)
+            self.answers.append(NONE)
             if self.votes is not None:
-                self.votes.extend([NONE] * more)
+                self.votes.append(NONE)
 
     def put(self, row: int, score: Score | None) -> None:
         metadata = {} if score is None else score.metadata

@@ -16,7 +16,6 @@ from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.frame import ContextItem, Run, join
 from evaluator.interpreter.notes import summary_of
 from evaluator.nodes import AccumulationFormat, OutputFormat
-from evaluator.output import parse_output
 
 # The details in which an operator describes its progress.
 _PROGRESS = (
@@ -69,6 +68,8 @@ def read_output(run: Run, result: TaskResult, declared: OutputFormat | None, pat
     """
     if declared is None or (declared.type == "text" and declared.schema is None):
         return result
+    from evaluator.output import parse_output
+
     parsed = parse_output(result.content, declared.type, schema=declared.schema)
     warnings = list(parsed.warnings)
     error = parsed.error
