@@ -72,15 +72,16 @@ class TaskStore(TaskFolder):
         """`redactor` removes secrets from all that is written (see `redact`); `sync`: see
         `journal`.
         """
+        # First, as a store whose root is refused is forgotten too.
+        self._counter = -1
+        self._folders: OpenFolders | None = None
         super().__init__(root)
         self._is_counted = False
         self.is_packed = is_packed
         self._segment: Segment | None = None
         # The ids that this process reserved and has not given yet.
         self._ids = range(0)
-        self._folders: OpenFolders | None = None
         self._is_swept = False
-        self._counter = -1
         self.redactor = redactor
         # The end of a call that was parked, by its custom id; None while it is in flight.
         self.parked_end: Callable[[str], StepEnd | None] | None = None

@@ -17,7 +17,8 @@ from evaluator.batch.progress import line_of
 from evaluator.handler.config import read_profile
 from tests import provider_server
 from tests.batch.wave_driver import run_session, write_project
-from tests.provider_server import PRICES, ProviderServer
+from tests.provider_replies import PRICES
+from tests.provider_server import ProviderServer
 
 FORMATS = ["openai", "anthropic"]
 ROWS = 4

@@ -1,7 +1,7 @@
 """Exports to Markdown: the summary's tables, then the results that failed or have an error.
 
-Texts from rows, models and scorers are code spans on one line: nothing in them is markup, a
-mention, a link or the end of a cell.
+Texts of the listed results are code spans on one line: nothing in them is markup, a mention, a link
+or the end of a cell. In the summary's tables the markup is escaped.
 """
 
 from __future__ import annotations
