@@ -56,12 +56,18 @@ def changes_between(
     """What changed of each template, or of the one called `name`, by name. `inputs` are for its
     prompts; without them those of its examples are used.
     """
-    names = sorted(before.names | after.names) if name is None else [name]
+    if name is None:
+        names = sorted(before.names | after.names)
+    else:
+        names = [name]
     for each in names:
         old = _portrait(before, each, inputs, model)
         new = _portrait(after, each, inputs, model)
         if isinstance(new, str) or isinstance(old, str):
-            reason = new if isinstance(new, str) else f"before: {old}"
+            if isinstance(new, str):
+                reason = new
+            else:
+                reason = f"before: {old}"
             if new != old:
                 fact = FieldChange("errors", "", str(reason))
                 yield TemplateChange(each, "broken", facts=(fact,))
@@ -128,8 +134,14 @@ def _prompt_diffs(old: Portrait, new: Portrait) -> dict[str, str]:
     for title in {**earlier, **later}:
         texts: list[list[str]] = []
         for one in (earlier.get(title), later.get(title)):
-            text = "" if one is None else "\n".join(one.requests)
-            lines = _SIMULATED.sub("[simulated]", text).split("\n") if text else []
+            if one is None:
+                text = ""
+            else:
+                text = "\n".join(one.requests)
+            if text:
+                lines = _SIMULATED.sub("[simulated]", text).split("\n")
+            else:
+                lines = []
             if one is not None and one.error is not None:
                 lines.append(f"error: {one.error}")
             texts.append(lines)
@@ -145,7 +157,10 @@ def as_text(changes: list[TemplateChange]) -> str:
     for change in changes:
         lines.append(f"{change.name}: {change.kind}")
         for fact in change.facts:
-            arrow = f"{fact.before} → {fact.after}" if fact.before else fact.after
+            if fact.before:
+                arrow = f"{fact.before} → {fact.after}"
+            else:
+                arrow = fact.after
             lines.append(f"  {fact.what}: {arrow}")
         lines += [f"  + {line}" for line in change.gained]
         lines += [f"  - {line}" for line in change.lost]

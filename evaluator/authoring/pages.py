@@ -264,6 +264,9 @@ def graph_svg(start: str, edges: Sequence[tuple[str, str]], pages: Mapping[str, 
             f'fill="none" stroke="currentColor"/><text x="{x + 8}" y="{y + 20}" '
             f'fill="currentColor">{_text(name if len(name) < 24 else name[:23] + "…")}</text>'
         )
-        link = f'<a href="{quote(pages[name])}.html">{box}</a>' if name in pages else box
+        if name in pages:
+            link = f'<a href="{quote(pages[name])}.html">{box}</a>'
+        else:
+            link = box
         parts.append(link)
     return "".join([*parts, "</svg>"])

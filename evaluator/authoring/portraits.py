@@ -73,13 +73,19 @@ def signature(name: str, node: TopLevel) -> str:
     """A template with what it takes: `title_of(doc, style: string=…)`."""
     shown: list[str] = []
     for parameter, (type_name, is_required) in parameters(node).items():
-        typed = parameter if type_name == "any" else f"{parameter}: {type_name}"
+        if type_name == "any":
+            typed = parameter
+        else:
+            typed = f"{parameter}: {type_name}"
         shown.append(typed if is_required else f"{typed}=…")
     return f"{name}({', '.join(shown)})"
 
 
 def description_of(node: TopLevel) -> str:
-    text = node.description if isinstance(node, Function) else node.description.value
+    if isinstance(node, Function):
+        text = node.description
+    else:
+        text = node.description.value
     return " ".join(text.split())
 
 
@@ -117,7 +123,10 @@ def sample_inputs(node: Task, number: int = 0) -> dict[str, Any]:
     """Values for the inputs of a template: those of an example, else ones of their types. Raises:
     UsageError, for a value of another type.
     """
-    example = node.examples[number].inputs if number < len(node.examples) else {}
+    if number < len(node.examples):
+        example = node.examples[number].inputs
+    else:
+        example = {}
     values: dict[str, Any] = {}
     for declared in node.inputs:
         if not declared.is_given:
@@ -127,7 +136,10 @@ def sample_inputs(node: Task, number: int = 0) -> dict[str, Any]:
             is_text = declared.type in ("any", "string")
             values[declared.name] = text if is_text else read_typed(text, declared.type)
         elif declared.must_be_given:
-            sample = [] if declared.type.endswith("[]") else f"({declared.name})"
+            if declared.type.endswith("[]"):
+                sample = []
+            else:
+                sample = f"({declared.name})"
             values[declared.name] = _SAMPLES.get(declared.type, sample)
     return values
 
@@ -144,7 +156,10 @@ def reached(library: TemplateLibrary, node: TopLevel) -> Iterator[Task]:
 def runs_programs(library: TemplateLibrary, node: TopLevel) -> bool:
     """Whether a run of a template may start programs or tools, or import code of the project."""
     for task in reached(library, node):
-        schema = "" if task.output is None else task.output.schema or ""
+        if task.output is None:
+            schema = ""
+        else:
+            schema = task.output.schema or ""
         is_command = task.file_paths is not None and task.file_paths.source == "command"
         if task.runs_process or task.tools or is_command or is_model(schema):
             return True
@@ -204,8 +219,14 @@ def prompts_of(
         return
     for number in range(min(most, max(1, len(node.examples)))):
         has_example = number < len(node.examples)
-        title = f"example {number + 1}" if has_example else "sample inputs"
-        expected = node.examples[number].output if has_example else None
+        if has_example:
+            title = f"example {number + 1}"
+        else:
+            title = "sample inputs"
+        if has_example:
+            expected = node.examples[number].output
+        else:
+            expected = None
         try:
             values = sample_inputs(node, number)
         except UsageError as error:
@@ -224,13 +245,19 @@ def _prompts(
     outcome, seen = evaluator.render(name, inputs)
     requests: list[str] = []
     for number, preview in enumerate(seen, 1):
-        note = "" if preview.exact else ", after simulated answers"
+        if preview.exact:
+            note = ""
+        else:
+            note = ", after simulated answers"
         lines = [f"=== request {number}: {preview.task or 'task'}{note}"]
         if preview.tools:
             lines.append(f"tools: {', '.join(preview.tools)}")
         lines += [f"--- {message.role}\n{message.content}" for message in preview.messages]
         requests.append("\n".join(lines))
-    error = str(outcome) if isinstance(outcome, TaskError) else None
+    if isinstance(outcome, TaskError):
+        error = str(outcome)
+    else:
+        error = None
     return Prompts(title, inputs, tuple(requests), expected, error)
 
 
@@ -258,7 +285,10 @@ def portrait(
             for each in node.inputs
             if each.is_given
         ]
-        output = "text" if node.output is None else node.output.type
+        if node.output is None:
+            output = "text"
+        else:
+            output = node.output.type
         if node.output is not None and node.output.schema is not None:
             output += f" {' '.join(node.output.schema.split())}"
         prompts = tuple(prompts_of(library, profiles, name, inputs))

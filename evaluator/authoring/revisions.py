@@ -69,7 +69,10 @@ def open_version(named: str) -> Generator[Version]:
 
 
 def _version(title: str, path: Path) -> Version:
-    templates = path / "templates" if (path / "templates").is_dir() else path
+    if (path / "templates").is_dir():
+        templates = path / "templates"
+    else:
+        templates = path
     around = path if templates != path else path.parent
     folders = [folder for folder in [around / "handlers"] if folder.is_dir()]
     library = TemplateLibrary.load(templates)

@@ -131,7 +131,10 @@ class TemplateTests:
         node = template.node
         if isinstance(node, Function):
             return
-        folder = None if template.file is None else Path(template.file).parent
+        if template.file is None:
+            folder = None
+        else:
+            folder = Path(template.file).parent
         golden: dict[str, str] | None = None
         if folder is not None and not update and (folder / f"{name}{GOLDEN}").is_file():
             golden = _read_golden(folder / f"{name}{GOLDEN}")
@@ -141,7 +144,10 @@ class TemplateTests:
             (found,) = prompts_of(self._library, self._profiles, name, case.inputs)
             text = "\n".join(found.requests)
             prompts[case.name] = text
-            problems = [] if found.error is None else [f"cannot be rendered: {found.error}"]
+            if found.error is None:
+                problems = []
+            else:
+                problems = [f"cannot be rendered: {found.error}"]
             problems += [f"the prompt lacks {each!r}" for each in case.prompt if each not in text]
             problems += [f"the prompt has {each!r}" for each in case.without if each in text]
             if golden is not None and golden.get(case.name, "") != text:
@@ -160,8 +166,14 @@ class TemplateTests:
         for number, example in enumerate(node.examples):
             values = sample_inputs(node, number)
             yield Case(f"example {number + 1}", values), (), example.output
-        path = None if folder is None else folder / f"{name}{SUFFIX}"
-        cases = read_cases(path) if path is not None and path.is_file() else []
+        if folder is None:
+            path = None
+        else:
+            path = folder / f"{name}{SUFFIX}"
+        if path is not None and path.is_file():
+            cases = read_cases(path)
+        else:
+            cases = []
         for case in cases:
             yield case, make_scorers(case.scorers), None
         if not cases and not node.examples:
@@ -202,8 +214,14 @@ class TemplateTests:
         if not isinstance(outcome, TaskResult):
             return outcome, [f"error: {outcome}"]
         if expected is not None:
-            kind = "text" if node.output is None else node.output.type
-            value = parse_output(expected, kind).value if kind != "text" else None
+            if node.output is None:
+                kind = "text"
+            else:
+                kind = node.output.type
+            if kind != "text":
+                value = parse_output(expected, kind).value
+            else:
+                value = None
             is_right = outcome.content.strip() == expected.strip() or (
                 value is not None and outcome.parsed_content == value
             )

@@ -215,10 +215,16 @@ class BackgroundStore:
 
     def as_seen(self, task: BackgroundTask) -> BackgroundTask:
         """The task as `end_orphans` would leave it; nothing is changed."""
-        loss = None if task.has_ended else self._losses().get(task.owner)
+        if task.has_ended:
+            loss = None
+        else:
+            loss = self._losses().get(task.owner)
         if loss is None:
             return task
-        status = "failed" if task.kill_reason is None else "killed"
+        if task.kill_reason is None:
+            status = "failed"
+        else:
+            status = "killed"
         return replace(
             task,
             status=status,
@@ -384,7 +390,11 @@ class BackgroundStore:
         """
         marks = ", ".join("?" * len(FINAL))
         where = {None: "1", True: f"status IN ({marks})", False: f"status NOT IN ({marks})"}[ended]
-        values: list[Any] = [] if ended is None else list(FINAL)
+        values: list[Any]
+        if ended is None:
+            values = []
+        else:
+            values = list(FINAL)
         if session is not None:
             where = f"{where} AND session = ?"
             values = [*values, session]

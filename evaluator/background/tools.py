@@ -61,7 +61,10 @@ class BackgroundTools:
             return ""
         from evaluator.background.tasks import PRIORITIES
 
-        priorities = PRIORITIES if later else PRIORITIES[:1]
+        if later:
+            priorities = PRIORITIES
+        else:
+            priorities = PRIORITIES[:1]
         notices = self._tasks.store.claim(session=session, priorities=priorities)
         return "\n".join(notice.xml for notice in notices)
 

@@ -206,7 +206,10 @@ class JudgedResults:
         if places is None:
             places = range(len(self))
         seen = [float(predictions[place]) for place in places]
-        clusters = [self.clusters[place] for place in places] if self.is_clustered else None
+        if self.is_clustered:
+            clusters = [self.clusters[place] for place in places]
+        else:
+            clusters = None
         if is_share:
             judge = proportion_interval(seen, clusters)
         else:
@@ -338,7 +341,10 @@ def _preference(score: Score) -> int | None:
 def _judge_of(score: Score) -> str:
     """The model that judged; of several of them the first."""
     models = score.metadata.get("models")
-    first = next(iter(cast("Mapping[str, str]", models).values()), "") if models else ""
+    if models:
+        first = next(iter(cast("Mapping[str, str]", models).values()), "")
+    else:
+        first = ""
     return str(score.metadata.get("model") or first)
 
 

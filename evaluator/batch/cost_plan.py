@@ -159,7 +159,10 @@ async def plan_costs(
         for maker in makers:
             await maker.compare(rows_before.get(maker.template, ()))
     pending, left = _pending_work(plan)
-    stride = 1 if left is None else -(-left // MAX_PREVIEWED) or 1
+    if left is None:
+        stride = 1
+    else:
+        stride = -(-left // MAX_PREVIEWED) or 1
     makers_of = {(maker.template, maker.variant.name): maker for maker in makers}
     rows = 0
     last = None
@@ -307,7 +310,10 @@ class _CellCost:
         self._config = evaluator.services.profile(variant.handler)
         self._bounds = CostBounds(evaluator, model=variant.model, handler=variant.handler)
         is_answered = plan.options.answers is not None
-        default = None if is_answered else _label(self._bounds)
+        if is_answered:
+            default = None
+        else:
+            default = _label(self._bounds)
         self._knows_prompt = not is_answered and self._bounds.knows_prompt(self._node)
         self._backend = PreviewBackend()
         self._lock = asyncio.Lock()
@@ -344,13 +350,22 @@ class _CellCost:
     async def add(self, work: WorkItem, *, is_shown: bool) -> None:
         """Counts one sample. `is_shown`: it is rendered, in its first epoch."""
         sample = work.sample
-        answer = sample.answer if work.answered is None else work.answered.content
+        if work.answered is None:
+            answer = sample.answer
+        else:
+            answer = work.answered.content
         is_again = self._last is not None and self._last[0] is sample
         is_shown = is_shown and not is_again
         outcome: Outcome | None = None
-        prompt = self._last[1] if self._last is not None and is_again else None
+        if self._last is not None and is_again:
+            prompt = self._last[1]
+        else:
+            prompt = None
         if answer is not None:
-            output = self._node.output if isinstance(self._node, Task) else None
+            if isinstance(self._node, Task):
+                output = self._node.output
+            else:
+                output = None
             outcome = existing_answer(answer, output)
         else:
             try:
@@ -524,7 +539,10 @@ class _CellCost:
             bounds = self._judges[id(member)][0]
             node = self._evaluator.library.get(member.template).node
             judged = bounds.tree(node).replace("\n", "\n  ")
-            asked = "" if member.asks == 1 else f", asked {member.asks} times"
+            if member.asks == 1:
+                asked = ""
+            else:
+                asked = f", asked {member.asks} times"
             lines.append(f"judge {scorer.name}{asked}:\n  {judged}")
         return "\n".join(lines)
 
@@ -541,8 +559,14 @@ def _no_record() -> None:
 
 def _expected(config: HandlerConfig, preview: Preview) -> Amounts:
     """What the request of a preview and its answer are expected to take."""
-    share = 1.0 if is_simulated_model(preview.model) else _TYPICAL
-    output = None if preview.output_tokens is None else preview.output_tokens * share
+    if is_simulated_model(preview.model):
+        share = 1.0
+    else:
+        share = _TYPICAL
+    if preview.output_tokens is None:
+        output = None
+    else:
+        output = preview.output_tokens * share
     sent = preview.input_tokens * share + _MESSAGE_TOKENS * len(preview.messages)
     amounts = Amounts(1, 1, sent, output, None, None, None)
     return _priced(config, preview.model, amounts)

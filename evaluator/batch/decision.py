@@ -170,7 +170,10 @@ class Deciding(Checked, error=UsageError):
     @property
     def folders(self) -> tuple[str, ...]:
         """The earlier batches that are read."""
-        baseline = None if self.number is not None else self.baseline
+        if self.number is not None:
+            baseline = None
+        else:
+            baseline = self.baseline
         return tuple(folder for folder in (baseline, self.like) if folder is not None)
 
     @property
@@ -208,16 +211,25 @@ class Design(JsonForm, error=RecordError):
 
     @property
     def rule(self) -> StoppingRule:
-        method = "anytime" if self.method == "anytime" else "group"
+        if self.method == "anytime":
+            method = "anytime"
+        else:
+            method = "group"
         return StoppingRule(method, self.looks, self.alpha, self.power, self.drift)
 
     def lines(self) -> Iterator[str]:
         """The design for a person."""
-        looks = "" if self.looks == 1 else f", with {self.looks} looks"
+        if self.looks == 1:
+            looks = ""
+        else:
+            looks = f", with {self.looks} looks"
         size = f"at most {self.rows:,} rows, {_times(self.epochs, 'epoch')} each{looks}"
         if self.detect is None:
             pairs = self.variants * (self.variants - 1) // 2
-            by = "" if self.measure is None else f" by the mean of {self.measure}"
+            if self.measure is None:
+                by = ""
+            else:
+                by = f" by the mean of {self.measure}"
             yield (
                 f"race of {self.variants} variants{by}: {size}; a variant is dropped when it is "
                 f"worse than the best one, with an error of {self.alpha:.0%} for all {pairs} pairs"
@@ -370,7 +382,10 @@ class Decision(JsonForm, error=RecordError):
         for number in range(len(self.looks) + 1, design.looks + 1):
             rows = -(-number * design.rows // design.looks)
             look = {"number": number, "rows": rows, "efficacy": None, "futility": None}
-            time = rows / design.rows if design.rows else 0.0
+            if design.rows:
+                time = rows / design.rows
+            else:
+                time = 0.0
             if design.method != "race" and time > max(times, default=0.0):
                 times.append(time)
                 look |= asdict(design.rule.boundaries(times)[-1])

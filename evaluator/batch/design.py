@@ -134,12 +134,18 @@ def plan_decision(
 
 def _units(rows: RowSource, cluster: str | None) -> dict[str, list[str]]:
     """The ids of the rows that have to stay together, by cluster; a row without one is alone."""
-    read = None if cluster is None else reader_of(cluster, "cluster")
+    if cluster is None:
+        read = None
+    else:
+        read = reader_of(cluster, "cluster")
     units: dict[str, list[str]] = {}
 
     def add(sample: Sample) -> None:
         group = None if read is None else read(sample)
-        name = f"row {sample.id}" if group is None else f"cluster {json.dumps(group, default=str)}"
+        if group is None:
+            name = f"row {sample.id}"
+        else:
+            name = f"cluster {json.dumps(group, default=str)}"
         units.setdefault(name, []).append(sample.id)
 
     rows.check(add, with_shots=False)
@@ -180,7 +186,10 @@ def _values_in(folder: str, measure: str | None) -> dict[str, list[float]]:
         if value is not None:
             found.setdefault(result.sample_id, []).append(value)
     if not found:
-        what = "result that passed or failed" if measure is None else f"value of {measure!r}"
+        if measure is None:
+            what = "result that passed or failed"
+        else:
+            what = f"value of {measure!r}"
         raise UsageError(f"{folder} has no {what}")
     return found
 

@@ -116,7 +116,10 @@ def check_logprobs(
             templates = {scorer.template}
         for name in sorted(templates):
             node = evaluator.library.get(name).node
-            own = node.handler if isinstance(node, Atomic) else None
+            if isinstance(node, Atomic):
+                own = node.handler
+            else:
+                own = None
             if not isinstance(node, Atomic) or (own is not None and own.logprobs is not None):
                 continue
             ref = None if own is None else own.ref

@@ -138,7 +138,10 @@ def _labels_of_task(where: str, task: Any) -> Iterator[LabelRow]:
             elif "number" in value:
                 values["value"] = str(value["number"])
             elif texts:
-                note = cast("list[Any]", texts) if isinstance(texts, list) else [texts]
+                if isinstance(texts, list):
+                    note = cast("list[Any]", texts)
+                else:
+                    note = [texts]
                 values["note"] = "\n".join(map(str, note))
         yield LabelRow(f"{where}, annotation {number}", values)
 
@@ -263,7 +266,10 @@ def people_scores(labels: Iterable[Label]) -> dict[str, dict[str, Any]]:
     """Scores of Inspect AI with the labels of a result, as if people had added them there."""
     found: dict[str, dict[str, Any]] = {}
     for label in labels:
-        name = PREFERENCE if label.other else f"{label.scorer}{_PEOPLE}"
+        if label.other:
+            name = PREFERENCE
+        else:
+            name = f"{label.scorer}{_PEOPLE}"
         edit = _edit(label)
         score = found.setdefault(name, {"history": []})
         score["value"] = edit["value"]

@@ -75,7 +75,10 @@ class Looks:
                 "whose question has changed"
             )
         clusters = self._planned.clusters
-        groups = None if clusters is None else [clusters[row] for row in rows]
+        if clusters is None:
+            groups = None
+        else:
+            groups = [clusters[row] for row in rows]
         if design.method == "race":
             look = self._race(number, len(rows), columns, groups)
         else:
@@ -108,7 +111,10 @@ class Looks:
         baseline = self._planned.baseline
         paired = [place for place, value in enumerate(column) if value is not None]
         differences = [(column[place] or 0.0) - baseline[rows[place]] for place in paired]
-        clusters = None if groups is None else [groups[place] for place in paired]
+        if groups is None:
+            clusters = None
+        else:
+            clusters = [groups[place] for place in paired]
         is_last = number == design.looks
         times = self._times(len(paired) / design.rows)
         found = mean_difference(differences, clusters)
@@ -137,7 +143,10 @@ class Looks:
         stopped = rule.after_stopping(times, z)
         if not found.se or not z:
             return replace(look, p=stopped.p)
-        error = found.se if found.mean is None else found.mean / z
+        if found.mean is None:
+            error = found.se
+        else:
+            error = found.mean / z
         return replace(look, p=stopped.p, low=stopped.low * error, high=stopped.high * error)
 
     def _race(

@@ -96,5 +96,8 @@ def make_display(display: Display | DisplayName | None) -> Display:
 def _is_notebook() -> bool:
     """Whether a Jupyter kernel runs this program; a shell of IPython in a terminal is not one."""
     ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
+    if ipython is None:
+        shell = None
+    else:
+        shell = ipython.get_ipython()
     return shell is not None and getattr(shell, "kernel", None) is not None

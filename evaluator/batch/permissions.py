@@ -56,7 +56,10 @@ def claims_of_manifest(
     names: list[str] = []
     if not is_own(manifest):
         start = manifest.get("cwd")
-        base = Path(start) if isinstance(start, str) else Path.cwd()
+        if isinstance(start, str):
+            base = Path(start)
+        else:
+            base = Path.cwd()
         if base != Path.cwd():
             names.append(f"the folder {start}, where the batch continues")
         options = definition.options

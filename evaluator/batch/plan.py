@@ -151,7 +151,10 @@ class BatchPlan:
 
     async def samples(self, look: int | None = None) -> AsyncGenerator[Sample]:
         """The rows that are evaluated, or those of them that belong to one look, counted from 0."""
-        look_of = None if self.deciding is None else self.deciding.look_of
+        if self.deciding is None:
+            look_of = None
+        else:
+            look_of = self.deciding.look_of
         async with aclosing(aiter(self.rows)) as rows:
             async for sample in rows:
                 if look_of is None or (
@@ -602,7 +605,10 @@ def _call_bound(evaluator: Evaluator, cells: Sequence[tuple[Cell, Variant]]) -> 
         f"{cell.template}, {cell.variant}: {each}"
         for (cell, _), each in zip(cells, bounds, strict=True)
     ]
-    high = sum(most) if len(most) == len(bounds) else None
+    if len(most) == len(bounds):
+        high = sum(most)
+    else:
+        high = None
     return CallBound(sum(each.min_calls for each in bounds), high, lines=lines)
 
 

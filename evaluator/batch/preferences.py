@@ -155,7 +155,10 @@ class PairSubject:
     def lines(self) -> list[str]:
         found = self.preferences()
         reach = _reach(found.preferred)
-        known = "" if reach is None else f"; the preference is known to ± {reach:.1f} points"
+        if reach is None:
+            known = ""
+        else:
+            known = f"; the preference is known to ± {reach:.1f} points"
         return [f"{found.name}: {found.labels:,} of {found.of:,} pairs labelled{known}"]
 
     def preferences(self) -> Preferences:

@@ -232,7 +232,10 @@ class Tally:
         cost_left = None
         time_left = None
         if left:
-            cost_left = None if self.usage.cost_usd is None else self._costs.sum_of(left)
+            if self.usage.cost_usd is None:
+                cost_left = None
+            else:
+                cost_left = self._costs.sum_of(left)
             time_left = self._time_left(left, eta_s)
         return Snapshot(
             done,
@@ -503,7 +506,10 @@ def figures(snapshot: Snapshot) -> list[str]:
     if usage.cached_tokens and usage.input_tokens:
         share = usage.cached_tokens / usage.input_tokens
         saved = usage.cache_saved_usd
-        dollars = "$?" if saved is None else f"${saved:,.4f}"
+        if saved is None:
+            dollars = "$?"
+        else:
+            dollars = f"${saved:,.4f}"
         parts.append(f"prompt caches: {share:.0%} of input, saved {dollars}")
     parts += [f"held {ceil(seconds):,} s by {visible(host)}" for host, seconds in held.items()]
     if snapshot.cached_calls:

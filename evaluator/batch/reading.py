@@ -99,7 +99,10 @@ class Batch:
 
         Raises: RecordError, if a line of the results was changed.
         """
-        cells = set(self.cells) if cell is None else {cell}
+        if cell is None:
+            cells = set(self.cells)
+        else:
+            cells = {cell}
         is_left_out = self._left_out(cells)
         found = (
             result
@@ -256,7 +259,10 @@ class Batch:
         """The metrics of a template and variant, as `summarise` has them."""
         if not self.manifest.get("metrics"):
             return {}
-        of = None if self.totals is None else self.totals.get(cell)
+        if self.totals is None:
+            of = None
+        else:
+            of = self.totals.get(cell)
         return self._metrics(cell, sum(1 for _ in self.results(cell)) if of is None else of)
 
     def _metrics(
@@ -266,7 +272,10 @@ class Batch:
         if metrics is None:
             known = manifest.get("metric_values") or {}
             is_current = known.get("bytes") == BatchFolder.reader(self.folder).size
-            groups = known.get("groups", ()) if is_current else ()
+            if is_current:
+                groups = known.get("groups", ())
+            else:
+                groups = ()
             stored = {(template, variant): values for template, variant, values in groups}
             metrics = stored_metrics(manifest.get("metrics") or (), stored.get(cell, {}))
         return compute_metrics(metrics, lambda: self.results(cell), of=of)

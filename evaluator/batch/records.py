@@ -310,7 +310,10 @@ def verdict_of(failure: Failure | None, scores: Iterable[Score]) -> Verdict:
         if score.passed is False:
             verdict = Verdict.FAILED
         elif verdict is not Verdict.FAILED:
-            verdict = Verdict.UNSCORED if score.passed is None else verdict or Verdict.PASSED
+            if score.passed is None:
+                verdict = Verdict.UNSCORED
+            else:
+                verdict = verdict or Verdict.PASSED
     return verdict or Verdict.UNSCORED
 
 

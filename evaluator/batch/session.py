@@ -726,7 +726,10 @@ class Session:
             )
             for each in self.limiter.state()
         ]
-        silent = self.engine.silent() if isinstance(self.engine, WatchedEngine) else ()
+        if isinstance(self.engine, WatchedEngine):
+            silent = self.engine.silent()
+        else:
+            silent = ()
         return self.tally.snapshot(self.engine.in_flight(), tuple(endpoints), silent=tuple(silent))
 
 

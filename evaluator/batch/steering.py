@@ -215,7 +215,10 @@ class Steering:
         left = [key for key in keys if key not in there and key not in self._in_flight]
         what = [f"{done} have a result"] if done else []
         what += [f"{running} are in flight"] if running else []
-        message = f"of {len(keys)} results, {' and '.join(what)}" if what else ""
+        if what:
+            message = f"of {len(keys)} results, {' and '.join(what)}"
+        else:
+            message = ""
         if not left:
             return "refused", message
         self._skips |= dict.fromkeys(left, command)
@@ -262,7 +265,10 @@ class Steering:
         for key, entry in self.folder.index().items() if commands else ():
             if entry.verdict is not Verdict.ERROR or key in self._in_flight:
                 continue
-            failure = None if is_all else self.folder.read_at(entry.offset).failure
+            if is_all:
+                failure = None
+            else:
+                failure = self.folder.read_at(entry.offset).failure
             if is_all or (failure is not None and kinds & {failure.kind, failure.type}):
                 found[key] = entry
         if commands:

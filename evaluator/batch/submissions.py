@@ -223,7 +223,10 @@ class Submissions:
         with contextlib.suppress(OSError):
             disk.remove(self.requests_file(submission.number))
         most = submission.max_cost_usd
-        cost = "unknown cost" if most is None else f"at most ${most:,.4f}"
+        if most is None:
+            cost = "unknown cost"
+        else:
+            cost = f"at most ${most:,.4f}"
         calls = amount(len(submission.calls), "call")
         self.notice(f"submitted {calls} of {submission.label} as {batch.id}, {cost}")
 
@@ -394,7 +397,10 @@ class Submissions:
             self.limiter.spending.settle(planned, usage, error)
         self._index(submission)
         counts = ", ".join(f"{count:,} {cause}" for cause, count in tally.counts.items())
-        cost = "unknown cost" if tally.cost_usd is None else f"${tally.cost_usd:,.4f}"
+        if tally.cost_usd is None:
+            cost = "unknown cost"
+        else:
+            cost = f"${tally.cost_usd:,.4f}"
         calls = amount(len(submission.calls), "call")
         name = submission.batch or submission.tag
         self.notice(f"{name} ({submission.label}): of {calls} {counts}; {cost}")

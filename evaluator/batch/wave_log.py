@@ -157,7 +157,10 @@ class WaveLog:
         # A line without its end was being written when its process was killed: nothing followed.
         lines = data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
         for number, line in enumerate(lines, 1):
-            entry = json.loads(line) if is_sealed(line) else {}
+            if is_sealed(line):
+                entry = json.loads(line)
+            else:
+                entry = {}
             if is_shown and entry:
                 self._apply(entry)
                 continue

@@ -427,7 +427,10 @@ class Worker:
         if "node" in header.extra or header.template != template:
             return False
         default = self.evaluator.services.default_profile.name
-        handlers = (None, default) if handler is None else (handler,)
+        if handler is None:
+            handlers = (None, default)
+        else:
+            handlers = (handler,)
         if header.extra.get("handler") not in handlers:
             return False
         if header.model != (model or self.evaluator.model):
@@ -659,7 +662,10 @@ def target_text(target: Any, node: TopLevel) -> str | None:
 
 def sample_label(labels: Mapping[str, Any] | None) -> str:
     """The sample, or its judge, whose task has these labels; "" for any other task."""
-    label = None if labels is None else labels.get(_SAMPLE_LABEL)
+    if labels is None:
+        label = None
+    else:
+        label = labels.get(_SAMPLE_LABEL)
     if isinstance(label, str):
         return label
     return ""

@@ -65,7 +65,10 @@ def watch(paths: tuple[Path, ...], model: str | None, trust: bool) -> None:
 
     if not paths and not Path("templates").is_dir():
         raise UsageError("there is no templates/ here; name what to watch: evaluator watch FOLDER")
-    profiles = shown_profiles() if model is None else project_profiles(trust)
+    if model is None:
+        profiles = shown_profiles()
+    else:
+        profiles = project_profiles(trust)
     watched = Watch(paths or (Path("templates"),), profiles)
     evaluator = None
     if model is not None:
@@ -136,7 +139,10 @@ def test(
     if not paths and not Path("templates").is_dir():
         raise UsageError("there is no templates/ here; name what to test: evaluator test FOLDER")
     library = load_library(paths or (Path("templates"),))
-    profiles = shown_profiles() if model is None else project_profiles(trust)
+    if model is None:
+        profiles = shown_profiles()
+    else:
+        profiles = project_profiles(trust)
     evaluator = None
     if model is not None:
         evaluator = Evaluator(

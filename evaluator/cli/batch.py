@@ -492,7 +492,10 @@ def make_display(kind: str) -> Display:
     from evaluator.batch.progress import JsonDisplay, LiveDisplay, NoDisplay, PlainDisplay
 
     if kind == "auto":
-        kind = "live" if stderr_is_terminal() else "plain"
+        if stderr_is_terminal():
+            kind = "live"
+        else:
+            kind = "plain"
     if kind == "none" or sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
         return NoDisplay()
     stream = json_stderr()

@@ -73,7 +73,10 @@ def calibrate(
     if scorer is not None:
         scorer = scorer_to_label(found, scorer)
     calibrations = found.calibrations(scorer)
-    preferred = preferences(found) if scorer is None else []
+    if scorer is None:
+        preferred = preferences(found)
+    else:
+        preferred = []
     if not any(calibrations.values()) and not preferred:
         raise UsageError(
             f"{batch}: no answer is labelled for one of its scorers; label some with: "

@@ -145,7 +145,10 @@ def _show(compiled: CompiledTask, model: str | None, *, to_error: bool) -> None:
 
 
 def _describe(finding: Diagnostic) -> str:
-    hint = f"\n  hint: {finding.hint}" if finding.hint else ""
+    if finding.hint:
+        hint = f"\n  hint: {finding.hint}"
+    else:
+        hint = ""
     return (
         f"answer, line {finding.span.line}: {finding.severity}: {finding.message} "
         f"[{finding.code}]{hint}"

@@ -45,8 +45,14 @@ def status(folder: Path, as_json: bool) -> None:
 def _lines_of(status: BatchStatus) -> list[str]:
     from evaluator.batch.progress import SilentProcess
 
-    total = "?" if status.total is None else f"{status.total:,}"
-    reason = f" ({status.reason})" if status.reason else ""
+    if status.total is None:
+        total = "?"
+    else:
+        total = f"{status.total:,}"
+    if status.reason:
+        reason = f" ({status.reason})"
+    else:
+        reason = ""
     lines = [f"{status.name}: {status.state}{reason}, {status.done:,} of {total} samples"]
     if status.verdicts:
         lines.append(", ".join(f"{count:,} {name}" for name, count in status.verdicts.items()))
@@ -73,7 +79,10 @@ def _lines_of(status: BatchStatus) -> list[str]:
 
 
 def _line_of(command: Command) -> str:
-    end = f": {command.message}" if command.message else ""
+    if command.message:
+        end = f": {command.message}"
+    else:
+        end = ""
     return f"command {command.id}, {command}: {command.state}{end}"
 
 

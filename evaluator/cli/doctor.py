@@ -183,7 +183,10 @@ def _packages() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for name in PACKAGES:
         try:
-            state = "ok" if find_spec(name) else "problem"
+            if find_spec(name):
+                state = "ok"
+            else:
+                state = "problem"
             found.append(_finding(name, version(name), state=state))
         except PackageNotFoundError:
             found.append(_finding(name, "not installed", state="problem"))

@@ -128,7 +128,10 @@ def _read_pairs(flag: Flag, texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip() or not value.strip():
-            example = f", as in {flag.example}" if flag.example else ""
+            if flag.example:
+                example = f", as in {flag.example}"
+            else:
+                example = ""
             raise UsageError(f"{flag.name} {text!r}: expected {flag.metavar}{example}")
         if name in values:
             raise UsageError(f"{flag.name} {name} is given twice")

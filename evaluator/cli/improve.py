@@ -145,7 +145,10 @@ def improve(
             raise UsageError("--verify takes no TEMPLATE: the certificate names it")
         verification = asyncio.run(verified(verify))
         _print(verification.certificate, markdown=markdown, as_json=as_json)
-        whose = "this user's" if verification.is_own else "another user's, or another machine's"
+        if verification.is_own:
+            whose = "this user's"
+        else:
+            whose = "another user's, or another machine's"
         echo(f"valid: the records give this certificate; it has {whose} signature", err=True)
         return
     if template is None or not given["rows"]:
@@ -209,7 +212,10 @@ def _plan(searched: str | JudgedBatch, given: dict[str, Any]) -> tuple[Evaluator
         trust=given["trust"],
     )
     batch = replace(wanted.options, **session_of_batch)
-    planning = evaluator.without_network() if dry_run else evaluator
+    if dry_run:
+        planning = evaluator.without_network()
+    else:
+        planning = evaluator
     if isinstance(searched, str):
         return evaluator, plan_search(planning, searched, wanted.rows, options, batch)
     judged = judge_search(planning, *searched)

@@ -151,7 +151,10 @@ def _loops_in(node: TopLevel | Node, loops: tuple[tuple[str, int | None], ...]) 
     if isinstance(node, Task) and node.asks_model and len(loops) > 1:
         shown = " × ".join(f"{name} ({_times(most)})" for name, most in loops)
         counts = [most for _, most in loops if most is not None]
-        total = f": at most {prod(counts):,} times" if len(counts) == len(loops) else ""
+        if len(counts) == len(loops):
+            total = f": at most {prod(counts):,} times"
+        else:
+            total = ""
         yield f"loops that multiply: {shown}{total}"
     for operand in operands(node, {}):
         most = operand.repeats.most
@@ -176,7 +179,10 @@ def _window(profiles: Profiles, model: str | None, task: Task) -> int | None:
     from evaluator.models.prices import context_window
 
     config = profiles.get(task.profile or "default") or HandlerConfig()
-    named = task.model.value if task.model is not None else None
+    if task.model is not None:
+        named = task.model.value
+    else:
+        named = None
     if config.context_window is not None:
         return config.context_window
     name = model or named or config.model
@@ -231,7 +237,10 @@ def _fix(
 def _annotation(diagnostic: Diagnostic) -> str:
     """A workflow command of GitHub Actions."""
     span = diagnostic.span
-    message = f"{diagnostic.message}; {diagnostic.hint}" if diagnostic.hint else diagnostic.message
+    if diagnostic.hint:
+        message = f"{diagnostic.message}; {diagnostic.hint}"
+    else:
+        message = diagnostic.message
     properties = {
         "file": span.file or "",
         "line": str(span.line),

@@ -107,7 +107,10 @@ def _plan_run(
     library = load_library(options.folders)
     node = library.get(name).node
     values = read_inputs(inputs, node)
-    declared = node.inputs if isinstance(node, Task) else ()
+    if isinstance(node, Task):
+        declared = node.inputs
+    else:
+        declared = ()
     needed = [each.name for each in declared if each.must_be_given]
     if missing := [each for each in needed if each not in values]:
         raise UsageError(

@@ -313,7 +313,10 @@ def tell(words: tuple[str, ...], folder: Path | None, as_json: bool) -> None:
     "skip T-02" cancels a pending entry, and "retry T-03 use …" returns a blocked one with guidance.
     Several are written on several lines; all of them are done, or none.
     """
-    text = read_text("-") if words == ("-",) else " ".join(words)
+    if words == ("-",):
+        text = read_text("-")
+    else:
+        text = " ".join(words)
     with _open(folder) as found:
         _print_entries(found.tell(text), as_json)
 

@@ -206,7 +206,10 @@ def cell_of(batch: Batch, template: str | None, variant: str | None) -> tuple[st
     near = [
         cell for cell in batch.cells if (template or "") in cell[0] and (variant or "") in cell[1]
     ]
-    what = "has several fitting" if near else "has no such"
+    if near:
+        what = "has several fitting"
+    else:
+        what = "has no such"
     raise UsageError(
         f"{batch.folder} {what} template and variant; choose with --template "
         f"({listed(templates)}) and --variant "
@@ -278,7 +281,10 @@ def report(
             )
             for each, own in zip(found, results, strict=True)
         ]
-        limit = MAX_SAMPLES if max_samples is None else max_samples
+        if max_samples is None:
+            limit = MAX_SAMPLES
+        else:
+            limit = max_samples
         if len(found) == 2:
             compared = compare_batches(*found)
         else:
@@ -313,7 +319,10 @@ def export(batch: Path, kind: str, output: Path) -> None:
     check_not_record(output)
     results = found.results()
     with WorkProgress("exporting", "results", total=results.declared.total) as progress:
-        summary = found.summarise() if kind in SUMMARISED else None
+        if kind in SUMMARISED:
+            summary = found.summarise()
+        else:
+            summary = None
         written = exported(
             progress.each(results),
             found.manifest,

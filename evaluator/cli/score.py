@@ -112,7 +112,10 @@ def score(
         echo(result.summary.to_text(terminal_width()), nl=False)
     if not result.is_complete:
         echo(f"{result.ended.state}: {result.ended.reason or _MISSING}", err=True)
-        code = EXIT_INTERRUPTED if stop.state == "stopped" else EXIT_INCOMPLETE
+        if stop.state == "stopped":
+            code = EXIT_INTERRUPTED
+        else:
+            code = EXIT_INCOMPLETE
         raise click.exceptions.Exit(code)
 
 

@@ -222,7 +222,10 @@ def _start_detached(
     max_output: int,
 ) -> str:
     """Runs the work that `make` makes in a process of its own. Returns: the id of its task."""
-    notify_command = None if notify is None else _words(notify)
+    if notify is None:
+        notify_command = None
+    else:
+        notify_command = _words(notify)
     folder = options.tasks_dir / BACKGROUND_FOLDER
 
     def run(ready: Callable[[str], None]) -> None:

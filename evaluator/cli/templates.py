@@ -135,7 +135,10 @@ def show(
 
     library = load_library(folders)
     one = portrait(library, shown_profiles(), name)
-    versions = _history(library, name, one.file, limit) if has_history else []
+    if has_history:
+        versions = _history(library, name, one.file, limit)
+    else:
+        versions = []
     if as_json:
         facts = asdict(one) | {"bound": calls_text(one.bound)}
         print_json({key: facts[key] for key in facts if key != "prompts"} | {"history": versions})
@@ -320,7 +323,10 @@ def match(
         _explain_one(library, wanted, name=explain, as_json=as_json)
         return
     matches = library.match(wanted, limit=limit)
-    composites = library.match_composites(wanted) if isinstance(wanted, str) else []
+    if isinstance(wanted, str):
+        composites = library.match_composites(wanted)
+    else:
+        composites = []
     fits = not nothing_fits(next(iter(matches), None), composites)
     rows = [[m.template.name, f"{m.score:.2f}", _explain(m)] for m in matches]
     print_json_or_table(

@@ -158,5 +158,8 @@ def find_files(project: Path) -> list[ProjectFile]:
 def _allowed(folder: Path | None) -> list[ProjectFile]:
     from evaluator.files.trust import allowed_files
 
-    wanted = None if folder is None else str(folder.resolve())
+    if folder is None:
+        wanted = None
+    else:
+        wanted = str(folder.resolve())
     return [file for file in allowed_files() if wanted in (None, file.project)]

@@ -107,7 +107,10 @@ def _with_input(document: Document, name: str, offset: int) -> str | None:
     if inputs is not None:
         return f"{text[: inputs.start]}{block}{text[inputs.end :]}"
     previous = owner.child("criteria") or owner.child("description")
-    at = owner.inside if previous is None else previous.end
+    if previous is None:
+        at = owner.inside
+    else:
+        at = previous.end
     return f"{text[:at]}\n{indent}{block}{text[at:]}"
 
 
@@ -150,8 +153,14 @@ def _extraction(
             continue
         is_within = first.start <= site.start < last.end
         origin = binding.origin
-        at = -1 if origin is None else _offset_of(document, origin.span)
-        step = reference.path[0] if reference.path else None
+        if origin is None:
+            at = -1
+        else:
+            at = _offset_of(document, origin.span)
+        if reference.path:
+            step = reference.path[0]
+        else:
+            step = None
         is_of_sequence = sequence is not None and at == sequence.start
         if first.start <= at < last.end:
             continue
@@ -180,7 +189,10 @@ def _extraction(
         if name not in library.nodes and name not in library.broken
     )
     arguments = "".join(f'<arg name="{name}">{name}</arg>' for name in inputs)
-    step_name = f' name="{last_name}"' if last_name else ""
+    if last_name:
+        step_name = f' name="{last_name}"'
+    else:
+        step_name = ""
     call = f'<call template="{new}"{step_name}>{arguments}</call>'
     declared = "".join(
         f'<input name="{name}" type="{type_name}"/>' for name, type_name in inputs.items()

@@ -97,7 +97,10 @@ def _item(
     note: str = "",
     insert: str | None = None,
 ) -> types.CompletionItem:
-    documentation = types.MarkupContent(types.MarkupKind.Markdown, note) if note else None
+    if note:
+        documentation = types.MarkupContent(types.MarkupKind.Markdown, note)
+    else:
+        documentation = None
     return types.CompletionItem(
         label, kind=kind, detail=detail or None, documentation=documentation, insert_text=insert
     )
@@ -166,10 +169,16 @@ def _attributes(
     cursor: Cursor, document: Document, with_snippets: bool
 ) -> Iterator[types.CompletionItem]:
     element = cursor.element
-    kinds = kinds_at(element) if element.name == cursor.tag else []
+    if element.name == cursor.tag:
+        kinds = kinds_at(element)
+    else:
+        kinds = []
     if not kinds:
         kinds = list(editor_vocabulary().kinds_of(cursor.tag))
-    present = element.attributes if element.name == cursor.tag else {}
+    if element.name == cursor.tag:
+        present = element.attributes
+    else:
+        present = {}
     seen: set[str] = set()
     for kind in kinds:
         for name in kind.attributes:
@@ -210,11 +219,17 @@ def _values(
     elif place in (("output_format", "schema"), ("template", "returns")):
         yield from (_item(name, Kinds.TypeParameter, "type") for name in VALUE_TYPES)
     else:
-        kinds = kinds_at(cursor.element) if cursor.element.name == cursor.tag else []
+        if cursor.element.name == cursor.tag:
+            kinds = kinds_at(cursor.element)
+        else:
+            kinds = []
         kinds = kinds or list(editor_vocabulary().kinds_of(cursor.tag))
         values = {value for kind in kinds for value in kind.attributes.get(cursor.attribute, ())}
         for value in sorted(values - {"0", "1"}):
-            note = OPERATORS[value].__doc__ if value in OPERATORS else ""
+            if value in OPERATORS:
+                note = OPERATORS[value].__doc__
+            else:
+                note = ""
             yield _item(value, Kinds.EnumMember, "", " ".join((note or "").split()))
 
 
@@ -359,7 +374,10 @@ def _names(
     library: TemplateLibrary, document: Document, cursor: Cursor, scope: Mapping[str, Binding]
 ) -> Iterator[types.CompletionItem]:
     for name, binding in scope.items():
-        note = binding.origin.description if isinstance(binding.origin, Input) else ""
+        if isinstance(binding.origin, Input):
+            note = binding.origin.description
+        else:
+            note = ""
         item = _item(name, Kinds.Variable, binding_text(binding), note)
         item.sort_text = f"0{name}"
         yield item

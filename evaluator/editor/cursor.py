@@ -153,7 +153,10 @@ class _ScopeAtMark(ScopeObserver):
         self.scope: dict[str, Binding] | None = None
 
     def text(self, value: Text | Expression, scope: Bindings) -> None:
-        text = value.source if isinstance(value, Expression) else value
+        if isinstance(value, Expression):
+            text = value.source
+        else:
+            text = value
         if MARK in text.value:
             self.scope = dict(scope)
 
@@ -170,7 +173,10 @@ def scope_at(project: Project, document: Document, cursor: Cursor) -> Mapping[st
         changed = f"{text[:begin]}{{{{ {MARK} }}}}{text[end:]}"
     else:
         # The text of an argument is an expression only where it names a variable.
-        mark = f"{{{{ {MARK} }}}}" if cursor.kind == "text" else MARK
+        if cursor.kind == "text":
+            mark = f"{{{{ {MARK} }}}}"
+        else:
+            mark = MARK
         changed = f"{text[: cursor.start]}{mark}{text[cursor.end :]}"
     view = project.view_of_text(document.path, changed)
     if view is None:

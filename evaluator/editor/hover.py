@@ -70,12 +70,18 @@ def _of_reference(project: Project, view: View, offset: int) -> _Shown | None:
             end = part.end()
             parts += 1
             followed = follow(binding.shape, reference.path[:parts], name=reference.name)
-            shape = followed if isinstance(followed, Shape) else Shape()
+            if isinstance(followed, Shape):
+                shape = followed
+            else:
+                shape = Shape()
             written = " ".join(text[site.start : end].split())
         if offset > end:
             continue
         if parts:
-            what = f": {shape.what}" if shape.what else ""
+            if shape.what:
+                what = f": {shape.what}"
+            else:
+                what = ""
             return f"`{written}`: {shape_text(shape)}{what}", site.start, end
         return _binding_shown(reference.name, binding), site.start, end
     return None
@@ -105,7 +111,10 @@ def input_shown(declared: Input) -> str:
     elif declared.default is not None:
         origin = f"default `{declared.default.value}`"
     else:
-        origin = "required" if declared.required else "optional"
+        if declared.required:
+            origin = "required"
+        else:
+            origin = "optional"
     return "\n\n".join(part for part in (declared.description, origin) if part)
 
 

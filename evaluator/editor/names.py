@@ -85,7 +85,10 @@ class Names(ScopeObserver):
     # What a walk tells
 
     def text(self, value: Text | Expression, scope: Bindings) -> None:
-        text = value.source if isinstance(value, Expression) else value
+        if isinstance(value, Expression):
+            text = value.source
+        else:
+            text = value
         self._scopes.append((scope, text.value))
         for call in calls_in(value):
             self._add_at(text.locate(call.offset), call.name, ("template", call.name))
@@ -105,7 +108,10 @@ class Names(ScopeObserver):
             self.references.append((site, reference, binding))
         if key is not None:
             self._add_at(span, reference.name, key)
-        step = reference.path[0] if reference.path and reference.name == "steps" else None
+        if reference.path and reference.name == "steps":
+            step = reference.path[0]
+        else:
+            step = None
         if isinstance(step, str) and isinstance(binding.origin, Task):
             at = text.locate(find_part(text, reference.offset, part=step))
             self._add_at(at, step, ("step", self._place(binding.origin.span), step))
@@ -192,7 +198,10 @@ def _names_of(element: Element, view: View) -> Iterator[tuple[Key, int, int, boo
 
     parent = element.parent
     around = "" if parent is None else parent.name
-    name = value(element, "name") if "name" in element.attributes else ""
+    if "name" in element.attributes:
+        name = value(element, "name")
+    else:
+        name = ""
     name_span = element.attributes.get("name", (0, 0))
     is_top = around in ("", "library")
     if name and element.name in ("task", "template") and is_top:
@@ -223,7 +232,10 @@ def _names_of(element: Element, view: View) -> Iterator[tuple[Key, int, int, boo
     if element.name == "call" and "template" in element.attributes:
         yield ("template", value(element, "template")), *element.attributes["template"], False
     if "ref" in element.attributes:
-        kind = "profile" if element.name == "handler" else "template"
+        if element.name == "handler":
+            kind = "profile"
+        else:
+            kind = "template"
         yield (kind, value(element, "ref")), *element.attributes["ref"], False
     if element.name == "include" and "href" in element.attributes:
         yield ("file", value(element, "href")), *element.attributes["href"], False
@@ -324,7 +336,10 @@ def renamed(project: Project, path: str, offset: int, new: str) -> list[Site]:
         raise UsageError(f"{new!r} is not a name: use letters, digits and _")
     elif kind == "step" and _TEMPLATE_NAME.fullmatch(new) is None:
         raise UsageError(f"{new!r} is not a name for a step")
-    is_taken = new in names.names_beside(key) if kind != "step" else False
+    if kind != "step":
+        is_taken = new in names.names_beside(key)
+    else:
+        is_taken = False
     if kind == "step":
         is_taken = (*key[:-1], new) in names.sites.values()
     if kind != "template" and is_taken:

@@ -139,7 +139,10 @@ class Project:
         if any(beneath(str(folder), path) is not None for folder in self.library.folders):
             return self.library
         document = self.document(path)
-        elements = [] if document is None else document.tree.children
+        if document is None:
+            elements = []
+        else:
+            elements = document.tree.children
         if not elements or elements[0].name not in ROOTS:
             self._others.pop(path, None)
             return None
@@ -214,7 +217,10 @@ def _view(document: Document, library: TemplateLibrary) -> View:
         read_source(document.text, document.path)
     except TemplateError:
         text = complete(document.text)
-        nodes = () if text is None else library.nodes_at(document.path, text)
+        if text is None:
+            nodes = ()
+        else:
+            nodes = library.nodes_at(document.path, text)
         return View(document, library, nodes, is_sound=False)
     nodes = library.nodes_at(document.path, document.text)
     return View(document, library, nodes, is_sound=True)

@@ -20,7 +20,10 @@ from evaluator.nodes import Function
 def rendered(project: Project, view: View, name: str) -> str:
     """What a model would see for a template, without a call. Raises: EvaluatorError."""
     prompts = next(prompts_of(view.library, project.profiles, name))
-    error = [] if prompts.error is None else [f"error: {prompts.error}"]
+    if prompts.error is None:
+        error = []
+    else:
+        error = [f"error: {prompts.error}"]
     return visible("\n".join([f"({prompts.title})", *prompts.requests, *error]))
 
 

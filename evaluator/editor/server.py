@@ -79,7 +79,10 @@ class TemplateServer(LanguageServer):
         found = project.findings()
         for path in {*found, *self._published, *project.documents}:
             opened = project.documents.get(path)
-            document_version = None if opened is None else opened.version
+            if opened is None:
+                document_version = None
+            else:
+                document_version = opened.version
             state = (document_version, found.get(path, []))
             if self._published.get(path) == state:
                 continue
@@ -88,7 +91,10 @@ class TemplateServer(LanguageServer):
             else:
                 del self._published[path]
             document = project.document(path)
-            shown = [] if document is None else [_diagnostic(document, d) for d in state[1]]
+            if document is None:
+                shown = []
+            else:
+                shown = [_diagnostic(document, d) for d in state[1]]
             self.text_document_publish_diagnostics(
                 types.PublishDiagnosticsParams(uri_of(path), shown, document_version)
             )
@@ -136,7 +142,10 @@ def _add_synchronisation(server: TemplateServer) -> None:
     @server.feature(types.INITIALIZE)
     def initialize(ls: TemplateServer, params: types.InitializeParams) -> None:
         folders = params.workspace_folders
-        root = path_of(folders[0].uri) if folders else None
+        if folders:
+            root = path_of(folders[0].uri)
+        else:
+            root = None
         if root is None and params.root_uri is not None:
             root = path_of(params.root_uri)
         if root is not None and os.path.isdir(root):
@@ -150,7 +159,10 @@ def _add_synchronisation(server: TemplateServer) -> None:
     @server.feature(types.INITIALIZED)
     def initialized(ls: TemplateServer, params: types.InitializedParams) -> None:
         capabilities = ls.client_capabilities.workspace
-        watched = None if capabilities is None else capabilities.did_change_watched_files
+        if capabilities is None:
+            watched = None
+        else:
+            watched = capabilities.did_change_watched_files
         if watched is not None and watched.dynamic_registration:
             patterns = ["**/*.xml", "**/*.json"]
             options = types.DidChangeWatchedFilesRegistrationOptions(
@@ -269,14 +281,23 @@ def _add_reading(server: TemplateServer) -> None:
     @server.feature(types.TEXT_DOCUMENT_CODE_LENS)
     def on_lenses(ls: TemplateServer, params: types.CodeLensParams) -> list[types.CodeLens]:
         path = path_of(params.text_document.uri)
-        view = None if path is None else ls.project.view(path)
+        if path is None:
+            view = None
+        else:
+            view = ls.project.view(path)
         return [] if view is None else lenses(ls.project, view)
 
 
 def _has_snippets(ls: TemplateServer) -> bool:
     described = ls.client_capabilities.text_document
-    completion = None if described is None else described.completion
-    item = None if completion is None else completion.completion_item
+    if described is None:
+        completion = None
+    else:
+        completion = described.completion
+    if completion is None:
+        item = None
+    else:
+        item = completion.completion_item
     return item is not None and item.snippet_support is True
 
 
@@ -371,8 +392,14 @@ def _add_changing(server: TemplateServer) -> None:
 
 def _can_create(ls: TemplateServer) -> bool:
     described = ls.client_capabilities.workspace
-    edit = None if described is None else described.workspace_edit
-    operations = None if edit is None else edit.resource_operations
+    if described is None:
+        edit = None
+    else:
+        edit = described.workspace_edit
+    if edit is None:
+        operations = None
+    else:
+        operations = edit.resource_operations
     return operations is not None and types.ResourceOperationKind.Create in operations
 
 
@@ -402,8 +429,14 @@ def _workspace_edit(project: Project, change: Change) -> types.WorkspaceEdit:
             document_version = None
         else:
             document = project.document(path)
-            changed = [] if document is None else _edits(document, text)
-            document_version = None if document is None else document.version
+            if document is None:
+                changed = []
+            else:
+                changed = _edits(document, text)
+            if document is None:
+                document_version = None
+            else:
+                document_version = document.version
         identifier = types.OptionalVersionedTextDocumentIdentifier(uri, document_version)
         edits.append(types.TextDocumentEdit(identifier, changed))
         changes[uri] = changed

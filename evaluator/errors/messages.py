@@ -148,5 +148,8 @@ def log(subject: Subject, level: int, redactor: Redacts, message: str, *argument
     """
     logger = LOGGERS[subject]
     if logger.isEnabledFor(level):
-        text = message % arguments if arguments else message
+        if arguments:
+            text = message % arguments
+        else:
+            text = message
         logger.log(level, "%s", visible(redactor.redact(text), one_line=True), stacklevel=2)

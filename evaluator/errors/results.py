@@ -108,8 +108,14 @@ class Usage:
         for name, value in zip(_USAGE_FIELDS, _usage_values(self), strict=True):
             if value is None:
                 continue
-            most = MAX_CALL_COST_USD if name in _DOLLARS else MAX_CALL_TOKENS
-            least = -most if name == "cache_saved_usd" else 0
+            if name in _DOLLARS:
+                most = MAX_CALL_COST_USD
+            else:
+                most = MAX_CALL_TOKENS
+            if name == "cache_saved_usd":
+                least = -most
+            else:
+                least = 0
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if not is_number or not least <= value <= most:
                 wrong.append(name)
@@ -282,7 +288,10 @@ class TaskError:
             what = f"{self.type}({self.reason})"
         else:
             what = self.type
-        where = f" at {self.location}" if self.location else ""
+        if self.location:
+            where = f" at {self.location}"
+        else:
+            where = ""
         return f"{what}{where}: {self.message}"
 
     def to_dict(self) -> dict[str, Any]:

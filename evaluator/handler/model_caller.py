@@ -120,7 +120,10 @@ def _max_turn_cost(session: Session, *, is_batch: bool = False) -> float | None:
         return None
     if plan.is_free:
         return 0.0
-    written = session.tokens if session.cache_marks() else 0
+    if session.cache_marks():
+        written = session.tokens
+    else:
+        written = 0
     usage = Usage(session.tokens, output, cache_write_tokens=written)
     return _priced(plan, usage, is_batch=is_batch).cost_usd
 
@@ -147,7 +150,10 @@ async def _cached_response(call: _TurnCall, cache: ResponseCache) -> ModelRespon
         if cached is not None:
             return await _record_cached(call, cached)
         miss = cache.explain_miss(key)
-        extra = None if miss is None else {"cache_miss": miss}
+        if miss is None:
+            extra = None
+        else:
+            extra = {"cache_miss": miss}
         response = await _attempts(call, extra)
         cache.put(key, response)
         return response
@@ -264,7 +270,10 @@ async def _park(call: _TurnCall, parking: CallParking) -> None:
     steps = session.log.steps
     budget = session.budget
     failed = steps.batch_failure(call.path)
-    following = None if failed is None or failed.extra is None else failed.extra[NEXT]
+    if failed is None or failed.extra is None:
+        following = None
+    else:
+        following = failed.extra[NEXT]
     batches = batches_of(choice.backend, choice.model)
     if batches is None or following == "interactive":
         return
@@ -546,7 +555,10 @@ def _recorded_response(end: StepEnd, session: Session) -> ModelResponse:
 
 def _failure_of(end: StepEnd) -> ProviderError:
     """The error of a call that failed when it was recorded."""
-    separator = REASON_SEPARATOR if end.reason_word == TIMEOUT else ": "
+    if end.reason_word == TIMEOUT:
+        separator = REASON_SEPARATOR
+    else:
+        separator = ": "
     kind, _, message = (end.error or "").partition(separator)
     known: ProviderErrorKind = "server"
     if kind in get_args(ProviderErrorKind):

@@ -399,9 +399,11 @@ def _message(message: Message) -> dict[str, Any]:
             "response": message.content,
         }
         return {"role": "tool", "parts": [answer]}
-    parts: list[dict[str, Any]] = (
-        [{"type": "text", "content": message.content}] if message.content else []
-    )
+    parts: list[dict[str, Any]]
+    if message.content:
+        parts = [{"type": "text", "content": message.content}]
+    else:
+        parts = []
     parts += [
         {"type": "tool_call", "id": call.id, "name": call.name, "arguments": _loads(call.arguments)}
         for call in message.tool_calls

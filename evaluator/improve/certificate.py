@@ -179,7 +179,10 @@ def make_measured(folder: Path, spent: float, content: Mapping[str, Any]) -> dic
     """Seconds per sealed row before and after, and what the search has cost."""
     found: dict[str, Any] = {"spent_usd": spent}
     candidate = content["candidate"]
-    sides = {"before": BASE} if candidate is None else {"before": BASE, "after": candidate["id"]}
+    if candidate is None:
+        sides = {"before": BASE}
+    else:
+        sides = {"before": BASE, "after": candidate["id"]}
     for side, name in sides.items():
         path = folder / BATCHES / f"{name}-sealed"
         if path.exists():

@@ -116,7 +116,10 @@ class CandidateChecker:
             yield f"{len(added)} steps are added, at most {MAX_ADDED} are allowed"
         before = CallCounter(self._evaluator.library).bound(self.node)
         after = CallCounter(evaluator.library).bound(node)
-        most = None if before.max_calls is None else before.max_calls + len(added)
+        if before.max_calls is None:
+            most = None
+        else:
+            most = before.max_calls + len(added)
         if most is not None and (after.max_calls is None or after.max_calls > most):
             yield f"at most {most} calls are allowed, this could make {after.max_calls}"
         old = self.price_bound(self._evaluator)

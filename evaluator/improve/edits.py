@@ -105,7 +105,10 @@ class AddExample(_Edit, error=EditError):
         example = self._example(indent)
         start, end = source.tag_of(examples)
         last = children(examples, "example")
-        place = extent(source, last[-1])[1] if last else end
+        if last:
+            place = extent(source, last[-1])[1]
+        else:
+            place = end
         text = f"{text[:place]}\n{indent}{example}{text[place:]}"
         if examples.get("shots") in ("true", "1"):
             return text
@@ -130,7 +133,10 @@ class OrderExamples(_Edit, error=EditError):
 
     def apply(self, source: Source, task: Element) -> str:
         examples = child(task, "examples")
-        parts = [] if examples is None else children(examples, "example")
+        if examples is None:
+            parts = []
+        else:
+            parts = children(examples, "example")
         if len(set(self.order)) < len(self.order) or any(n > len(parts) for n in self.order):
             raise EditError(
                 f"order_examples: {list(self.order)} are not different numbers from 1 to "
@@ -160,7 +166,10 @@ class RewordExample(_Edit, error=EditError):
 
     def apply(self, source: Source, task: Element) -> str:
         examples = child(task, "examples")
-        parts = [] if examples is None else children(examples, "example")
+        if examples is None:
+            parts = []
+        else:
+            parts = children(examples, "example")
         if self.index > len(parts):
             raise EditError(f"reword_example: there are {len(parts)} examples, not {self.index}")
         example = parts[self.index - 1]
@@ -193,7 +202,10 @@ class DescribeOutput(_Edit, error=EditError):
             raise EditError("describe_output: the template has no inline JSON Schema")
         member: Any = schema
         for step in self.path.split("."):
-            member = member.get("items", member) if isinstance(member, dict) else {}
+            if isinstance(member, dict):
+                member = member.get("items", member)
+            else:
+                member = {}
             member = cast("dict[str, Any]", member).get("properties", {}).get(step)
             if not isinstance(member, dict):
                 raise EditError(f"describe_output: the schema has no member {self.path!r}")
@@ -290,12 +302,18 @@ def with_certificate(text: str, name: str, comment: str) -> str:
         tag = f'{head[0]} version="2"{tag[head.end() :]}'
     else:
         parts = _VERSION.fullmatch(version)
-        number = "2" if parts is None else f"{parts[1]}{int(parts[2]) + 1}{parts[3]}"
+        if parts is None:
+            number = "2"
+        else:
+            number = f"{parts[1]}{int(parts[2]) + 1}{parts[3]}"
         old = re.search(r"\sversion\s*=\s*(\"[^\"]*\"|'[^']*')", tag)
         assert old is not None
         tag = f"{tag[: old.start()]} version={quoted(number)}{tag[old.end() :]}"
     line = text.rfind("\n", 0, start) + 1
-    indent = text[line:start] if not text[line:start].strip() else ""
+    if not text[line:start].strip():
+        indent = text[line:start]
+    else:
+        indent = ""
     return f"{text[:start]}<!-- {comment.replace('--', '- -')} -->\n{indent}{tag}{text[end:]}"
 
 

@@ -178,7 +178,10 @@ class Recorded:
             value = float(passed)
         if self._measure is not None:
             score = result.scores.get(self._measure)
-            value = None if score is None else score.value
+            if score is None:
+                value = None
+            else:
+                value = score.value
         usage = result.usage
         if self._counts_dollars:
             price = usage.cost_usd or 0.0

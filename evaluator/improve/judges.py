@@ -124,14 +124,20 @@ def judge_search(evaluator: Evaluator, batch: Batch, scorer: ScorerSpec | None) 
     judge = _judge_of(batch, scorer)
     labels = CurrentLabels(read_labels(batch.folder))
     labelled = labels.of(labelled_scorer(judge.name, labels))
-    cluster_of = None if batch.cluster is None else reader_of(batch.cluster, "cluster")
+    if batch.cluster is None:
+        cluster_of = None
+    else:
+        cluster_of = reader_of(batch.cluster, "cluster")
     rows: list[dict[str, Any]] = []
     for result in batch.results():
         given = labels_of(result, labelled.get(result.key, {}))
         passed = majority(given.values())
         is_asked = result.target is not None or not judge.needs_target()
         if passed in (0.0, 1.0) and is_asked:
-            cluster = None if cluster_of is None else cluster_of(result)
+            if cluster_of is None:
+                cluster = None
+            else:
+                cluster = cluster_of(result)
             answer = {
                 "id": f"{_name_of(result, batch)}: {_verdict_of(passed == 1.0)}",
                 "inputs": _inputs_of(judge, result, batch),

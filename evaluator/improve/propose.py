@@ -50,13 +50,17 @@ class ProposalReader:
         """The proposals of an answer, and why others were refused."""
         found: list[Proposal] = []
         findings: list[str] = []
-        entries = (
-            cast("dict[str, Any]", value).get("proposals") if isinstance(value, dict) else None
-        )
+        if isinstance(value, dict):
+            entries = cast("dict[str, Any]", value).get("proposals")
+        else:
+            entries = None
         if not isinstance(entries, list):
             return [], ["the answer has no list of proposals"]
         for number, entry in enumerate(cast("list[Any]", entries), 1):
-            table = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
+            if isinstance(entry, dict):
+                table = cast("dict[str, Any]", entry)
+            else:
+                table = {}
             try:
                 found.append(self._proposal(table))
             except EditError as error:
@@ -197,5 +201,8 @@ def _steps(result: SampleResult, batch: Path) -> list[dict[str, Any]]:
 def _cut(value: Any) -> Any:
     if isinstance(value, bool | int | float | None):
         return value
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        text = value
+    else:
+        text = json.dumps(value, ensure_ascii=False)
     return cut(text, MAX_CHARS)

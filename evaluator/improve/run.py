@@ -150,10 +150,22 @@ class SearchPlan:
         """What can be found, and what it costs."""
         parts = {part: len(rows) for part, rows in self.split.parts().items()}
         limit = self.batch.options.limits.max_cost
-        calls = "any number of" if self.calls is None else f"at most {self.calls}"
-        cost = "unknown" if self.expected_usd is None else f"about ${self.expected_usd:,.2f}"
-        most = "no limit (--max-cost)" if limit is None else f"never more than ${limit:,.6g}"
-        unused = f"; {self.split.unused:,} more are not needed" if self.split.unused else ""
+        if self.calls is None:
+            calls = "any number of"
+        else:
+            calls = f"at most {self.calls}"
+        if self.expected_usd is None:
+            cost = "unknown"
+        else:
+            cost = f"about ${self.expected_usd:,.2f}"
+        if limit is None:
+            most = "no limit (--max-cost)"
+        else:
+            most = f"never more than ${limit:,.6g}"
+        if self.split.unused:
+            unused = f"; {self.split.unused:,} more are not needed"
+        else:
+            unused = ""
         return [
             f"{parts['train']:,} train, {parts['selection']:,} selection and "
             f"{parts['sealed']:,} sealed rows{unused}",
@@ -258,7 +270,10 @@ async def plan_search(
         evaluator, template, model=model, handler=next(iter(batch.handlers), None)
     )
     if not options.proposals:
-        models = batch.models if options.proposer is None else (options.proposer,)
+        if options.proposer is None:
+            models = batch.models
+        else:
+            models = (options.proposer,)
         make_cells(evaluator, [TEMPLATE], make_variants(models, batch.handlers))
     planned = make_plan(evaluator, template, rows=rows, options=batch)
     if options.measure is not None and options.measure not in planned.scorer_parts:

@@ -320,7 +320,10 @@ def choose_finalist(
     """The candidate and the claim that the selection rows support most; None without a gain."""
     base = pool[BASE][1]
     rows = list(base)
-    groups = None if clusters is None else [clusters[row] for row in rows]
+    if clusters is None:
+        groups = None
+    else:
+        groups = [clusters[row] for row in rows]
     best: tuple[float, float, Candidate, Claim] | None = None
     for candidate, outcomes in pool.values():
         if candidate.id == BASE:
@@ -337,7 +340,10 @@ def choose_finalist(
         saved = mean_difference([base[row].price - outcomes[row].price for row in rows], groups)
         if margin is not None and gain > -margin and (saved.mean or 0.0) > 0:
             # A claim is as weak as the weaker of its two parts.
-            price_support = (saved.mean or 0.0) / saved.se if saved.se else math.inf
+            if saved.se:
+                price_support = (saved.mean or 0.0) / saved.se
+            else:
+                price_support = math.inf
             claims.append((min((gain + margin) / spread, price_support), "cheaper"))
         for support, claim in claims:
             key = support, -_price(outcomes), candidate, claim

@@ -21,14 +21,20 @@ _WHY_CHARS = 200
 def as_lines(certificate: Certificate, width: int) -> str:
     """The certificate for a terminal of `width` columns. Ends with a newline."""
     diff = diff_of(certificate)
-    shown = "" if diff is None else f"\n{visible(diff)}\n"
+    if diff is None:
+        shown = ""
+    else:
+        shown = f"\n{visible(diff)}\n"
     return as_text(tables_of(certificate), width) + shown
 
 
 def as_page(certificate: Certificate) -> str:
     """The certificate as Markdown. Ends with a newline."""
     diff = diff_of(certificate)
-    shown = "" if diff is None else "\n" + "\n".join(code_block(diff, "diff")) + "\n"
+    if diff is None:
+        shown = ""
+    else:
+        shown = "\n" + "\n".join(code_block(diff, "diff")) + "\n"
     return as_markdown(tables_of(certificate)) + shown
 
 
@@ -54,7 +60,10 @@ def tables_of(certificate: Certificate) -> list[Table]:
     if decision is None:
         lines.insert(0, "no candidate was better on the selection rows, so none was decided on")
         return [Table(f"{content['template']}: nothing found", lines=lines), _tree(certificate)]
-    title = "accepted" if decision.accepted else "not accepted"
+    if decision.accepted:
+        title = "accepted"
+    else:
+        title = "not accepted"
     tables = [
         Table(
             f"{content['template']}: {content['candidate']['id']} {title}, {decision.reason}",
@@ -77,7 +86,10 @@ def tables_of(certificate: Certificate) -> list[Table]:
 
 def _statements(decision: Decision) -> Iterator[str]:
     confidence = f"{100 * decision.confidence:.3g} % interval"
-    p = "–" if decision.p is None else f"{decision.p:.2g}"
+    if decision.p is None:
+        p = "–"
+    else:
+        p = f"{decision.p:.2g}"
     yield (
         f"gain {_points(decision.gain)}, {confidence} {_points(decision.low)} to "
         f"{_points(decision.high)}, p = {p} ({decision.method}); {decision.n:,} of "
@@ -122,7 +134,10 @@ def _tree(certificate: Certificate) -> Table:
     while waiting:
         candidate, depth = waiting.pop()
         dropped = candidate.get("dropped")
-        state = f"left after {dropped['rows']} rows" if dropped else percent(candidate["mean"])
+        if dropped:
+            state = f"left after {dropped['rows']} rows"
+        else:
+            state = percent(candidate["mean"])
         if candidate["missing"]:
             state += f" ({candidate['missing']:,} of {count:,} without a value count as 0)"
         name = "· " * depth + candidate["id"]

@@ -104,7 +104,10 @@ def rows_of(samples: Iterable[Sample], cluster: str | None) -> list[Row]:
     """The rows of samples, clustered by a metadata field or an expression. Without one, rows with
     equal inputs are a cluster.
     """
-    read = None if cluster is None else reader_of(cluster, "cluster")
+    if cluster is None:
+        read = None
+    else:
+        read = reader_of(cluster, "cluster")
     rows: list[Row] = []
     for sample in samples:
         inputs = digest(dict(sample.inputs))

@@ -157,7 +157,10 @@ def added_steps(node: TopLevel, base: TopLevel) -> tuple[TopLevel, list[Task]]:
             inputs=base.inputs,
         )
         return step, others
-    known = {step.name for step in base.steps} if isinstance(base, Sequential) else set()
+    if isinstance(base, Sequential):
+        known = {step.name for step in base.steps}
+    else:
+        known = set()
     added = [step for step in node.steps if isinstance(step, Task) and step.name not in known]
     left = tuple(step for step in node.steps if all(step is not each for each in added))
     return replace(node, steps=left), added

@@ -93,7 +93,10 @@ def indent_in(source: Source, element: Element) -> str:
     children = list(element.iterchildren("*"))
     start = source.tag_of(children[0] if children else element)[0]
     line = text.rfind("\n", 0, start) + 1
-    indent = text[line:start] if not text[line:start].strip() else ""
+    if not text[line:start].strip():
+        indent = text[line:start]
+    else:
+        indent = ""
     return indent if children else indent + INDENT
 
 

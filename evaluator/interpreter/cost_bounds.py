@@ -159,7 +159,11 @@ class CostBounds:
         reached = [self._library.get(name).node for name in self._called(node)]
         askers = [task for each in (node, *reached) for task in tasks(each) if task.asks_model]
         models = list(dict.fromkeys(self._asking(task).model for task in askers))
-        only: list[str | None] = [None] if len(models) < 2 else [None, *models]
+        only: list[str | None]
+        if len(models) < 2:
+            only = [None]
+        else:
+            only = [None, *models]
         found = {model: self._amounts(node, inputs, model) for model in only}
         if len(models) == 1:
             found[models[0]] = found[None]
@@ -363,7 +367,10 @@ def _max_cost(
     if config.prices is not None and not is_batch:
         return (tokens[0] * config.prices[0] + tokens[1] * config.prices[1]) / 1e6
     terms = cache_terms_of(config, model)
-    most_written = tokens[0] if terms is not None and terms.needs_marks else 0
+    if terms is not None and terms.needs_marks:
+        most_written = tokens[0]
+    else:
+        most_written = 0
     cost_of = prices.cost_usd
     if is_batch:
         cost_of = partial(prices.batch_cost_usd, profile=config.prices)

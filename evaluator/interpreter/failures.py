@@ -168,7 +168,11 @@ _SYNTAX_CODES = frozenset(
 
 def _of_template(error: TemplateError, failed: TaskError) -> TaskError:
     violations = error.diagnostics
-    kind: ErrorType = "TASK_FAILURE" if isinstance(error, InputError) else "VALIDATION_ERROR"
+    kind: ErrorType
+    if isinstance(error, InputError):
+        kind = "TASK_FAILURE"
+    else:
+        kind = "VALIDATION_ERROR"
     if kind == "VALIDATION_ERROR" and any(
         violation.code in _SYNTAX_CODES for violation in violations
     ):

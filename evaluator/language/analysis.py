@@ -144,7 +144,10 @@ def read_all(value: Text | Expression) -> Reading:
         return Reading((), analysis_of(value))
     except ExpressionError as error:
         first = error
-    text = value if isinstance(value, Text) else value.source
+    if isinstance(value, Text):
+        text = value
+    else:
+        text = value.source
     remaining = text.value
     errors: list[ExpressionError] = []
     words: set[str] = set()
@@ -393,7 +396,11 @@ def _facts(test: nodes.Node) -> tuple[_Guards, _Guards]:
         return left[0] & right[0], left[1] | right[1]
     if isinstance(test, nodes.Test) and test.name in ("defined", "undefined"):
         base, path = free_path(test.node)
-        known: _Guards = frozenset({(base.name, path)}) if isinstance(base, nodes.Name) else _NONE
+        known: _Guards
+        if isinstance(base, nodes.Name):
+            known = frozenset({(base.name, path)})
+        else:
+            known = _NONE
         if test.name == "defined":
             return (known, _NONE)
         return (_NONE, known)

@@ -83,7 +83,10 @@ class ExpressionCompiler:
             return _constant(None)
 
         def load(run: Rendering) -> Any:
-            value = run.look_up(name) if local else run.scope.get(name)
+            if local:
+                value = run.look_up(name)
+            else:
+                value = run.scope.get(name)
             if value is MISSING and not soft:
                 raise LocatedError(
                     undefined_name(name, run.visible()), offset, code="undefined-variable"
@@ -389,7 +392,10 @@ class ExpressionCompiler:
 
         @guarded(offset, f"{name!r} cannot be called")
         def call(run: Rendering) -> Any:
-            value = run.names.get(name, MISSING) if local else MISSING
+            if local:
+                value = run.names.get(name, MISSING)
+            else:
+                value = MISSING
             args, kwargs = arguments(run)
             if isinstance(value, Macro):
                 return value.call(run, args, kwargs)

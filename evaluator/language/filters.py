@@ -148,7 +148,10 @@ def _format(run: Rendering, value: Any, *args: Any, **kwargs: Any) -> str:
             raise LocatedError("format has fewer values than directives", None, code="wrong-arity")
         if name and name not in kwargs:
             raise LocatedError(f"format has no value named {name!r}", None, code="wrong-arity")
-        given = kwargs[name] if name else args[len(values)]
+        if name:
+            given = kwargs[name]
+        else:
+            given = args[len(values)]
         values.append(text_of(run, given) if kind == "s" else given)
         extra += len(values[-1]) if isinstance(values[-1], str) else 0
     run.charge(len(text) + extra)

@@ -52,7 +52,10 @@ class LocatedError(Exception):
 
     def located(self, text: Text) -> ExpressionError:
         """Returns the error for callers, at its position in the author's file."""
-        kind = SandboxError if self.forbidden else ExpressionError
+        if self.forbidden:
+            kind = SandboxError
+        else:
+            kind = ExpressionError
         offset = min(self.offset or 0, len(text.value))
         return kind(self.message, text.locate(offset), self.code)
 

@@ -127,7 +127,10 @@ class Compiler(ExpressionCompiler):
         bind = self.target(node.target)
         otherwise = self.body(node.else_)
         body = self.body(node.body)
-        test = None if node.test is None else self.value(node.test)
+        if node.test is None:
+            test = None
+        else:
+            test = self.value(node.test)
 
         def passes(run: Rendering, outside: dict[str, Any], item: Any, test: Evaluate) -> bool:
             run.tick()

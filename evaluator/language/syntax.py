@@ -150,7 +150,10 @@ def _text_pieces(source: str) -> Iterator[_Piece]:
     try:
         for _, kind, value in _ENVIRONMENT.lexer.tokeniter(source, None):
             # Only white space that a `-` strips can lie between two tokens.
-            place = source.index(value, place) if value else place
+            if value:
+                place = source.index(value, place)
+            else:
+                place = place
             yield kind, value, place
             place += len(value)
     except TemplateSyntaxError as error:
@@ -179,7 +182,10 @@ def _expression_pieces(source: str) -> Iterator[_Piece]:
             yield kind, "(" if value == "{{" else ")", place
         else:
             yield *_SPELLINGS.get(value, (kind, value)), place
-        before = before if kind == "whitespace" else value
+        if kind == "whitespace":
+            before = before
+        else:
+            before = value
         place += len(value)
 
 
@@ -254,7 +260,11 @@ def _parse(
     parser = _Parser(_ENVIRONMENT, "")
     try:
         parser.stream = TokenStream(_tokens(pieces), None, None)
-        tree: nodes.Node = parser.parse_expression() if expression else parser.parse()
+        tree: nodes.Node
+        if expression:
+            tree = parser.parse_expression()
+        else:
+            tree = parser.parse()
         if expression and not parser.stream.eos:
             current = parser.stream.current
             raise _syntax_error(

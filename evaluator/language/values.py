@@ -202,7 +202,10 @@ def absent(base: Any, key: Any, what: str) -> LocatedError:
     if isinstance(base, Loop):
         message = f"loop.{key} does not exist in this iteration; test it with 'is defined'"
     elif isinstance(base, list | tuple | str):
-        unit = "character" if isinstance(base, str) else "item"
+        if isinstance(base, str):
+            unit = "character"
+        else:
+            unit = "item"
         message = (
             f"{what} has no index {key}: it has {len(base)} {unit}{'' if len(base) == 1 else 's'}"
         )

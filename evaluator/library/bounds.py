@@ -190,7 +190,10 @@ class CallCounter:
         total = _add(total, self._operands(node, inputs, level=level))
         for turn in node.turns if isinstance(node, Atomic) else ():
             if turn.node is not None:
-                most = None if isinstance(turn.most, Text) else turn.most
+                if isinstance(turn.most, Text):
+                    most = None
+                else:
+                    most = turn.most
                 played = self._count(turn.node, {}, level=level)
                 total = _add(total, self._times(played, 0, most=most, what="a turn's max"))
         for declared in node.inputs:
@@ -210,8 +213,14 @@ class CallCounter:
         why = queries.why
         offers_only = isinstance(node, Atomic) and node.tools_from is not None
         if not offers_only and (node.tools or use.offers_tools):
-            stated = None if node.handler is None else node.handler.max_turns
-            turns = use.max_turns if stated is None else stated
+            if node.handler is None:
+                stated = None
+            else:
+                stated = node.handler.max_turns
+            if stated is None:
+                turns = use.max_turns
+            else:
+                turns = stated
             if isinstance(turns, Text):
                 most = None
                 why = "turns set by a variable"
@@ -241,7 +250,10 @@ class CallCounter:
         is_certain = False
         is_chosen = False
         for each in operands(node, inputs):
-            holds = None if each.guard is None else truth(each.guard)
+            if each.guard is None:
+                holds = None
+            else:
+                holds = truth(each.guard)
             if each.one_of and (is_chosen or holds is False):
                 continue
             found = self._times(

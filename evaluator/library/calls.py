@@ -286,7 +286,11 @@ def calls_of(node: TopLevel | Node) -> dict[str, tuple[EdgeKind, Span]]:
             add(inner.template, below, inner.span)
         for call, span in text_calls(inner):
             add(call.name, "sometimes" if below == "sometimes" else "text", span)
-        lower: EdgeKind = "sometimes" if _may_skip(inner) else below
+        lower: EdgeKind
+        if _may_skip(inner):
+            lower = "sometimes"
+        else:
+            lower = below
         for child in children(inner):
             visit(child, lower)
 

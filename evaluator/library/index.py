@@ -188,7 +188,10 @@ class Index:
         is_sorted = reading.inputs is None and meaning is None
         scores = query.scores(count if is_sorted else _CANDIDATES)
         is_general = reading.is_general_question
-        asked = self._asked if is_general else frozenset[int]()
+        if is_general:
+            asked = self._asked
+        else:
+            asked = frozenset[int]()
         for document in asked:
             if document in scores:
                 score = scores[document]
@@ -205,9 +208,15 @@ class Index:
             documents = query.candidates(scores, _CANDIDATES)
             equal = self._equal_inputs(reading.inputs or frozenset())
             by_inputs = nlargest(_CANDIDATES, equal, key=lambda d: (equal[d], -d))
-            nearest = () if meaning is None else meaning.nearest
+            if meaning is None:
+                nearest = ()
+            else:
+                nearest = meaning.nearest
             documents = list(dict.fromkeys((*by_inputs, *documents, *nearest)))
-            near = {} if meaning is None else meaning.parts(documents)
+            if meaning is None:
+                near = {}
+            else:
+                near = meaning.parts(documents)
         best: list[tuple[float, int]] = []
         # What inputs and output of a node add to the words.
         added: dict[int, float] = {}
@@ -245,7 +254,10 @@ class Index:
         size = math.log(max(self._size, smallest))
         length = math.log1p(min(LONG, query.words))
         # The verb does not change the order.
-        missed = query.action_missed(-best[0][1]) if best else 0.0
+        if best:
+            missed = query.action_missed(-best[0][1])
+        else:
+            missed = 0.0
         hits: list[Hit] = []
         for place, (coverage, negative) in enumerate(
             best if reading.inputs is not None else best[:limit]

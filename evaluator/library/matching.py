@@ -152,7 +152,10 @@ class LexicalRanker:
         hits = [hit for _, hit in self._hits(_read(request)[:1], 1)]
         if not hits:
             return None
-        logistic = self._text if isinstance(request, str) else self._node
+        if isinstance(request, str):
+            logistic = self._text
+        else:
+            logistic = self._node
         best = max(hits, key=lambda hit: logistic.logit(hit.evidence))
         return (self._templates[best.document], best.evidence)
 

@@ -118,7 +118,10 @@ def _parsed(entry: LoadedFile, data: bytes | str, read_partial: ReadPartial) -> 
     try:
         source = read_source(data, entry.shown)
     except TemplateError as error:
-        text = data if isinstance(data, str) else _decoded(data)
+        if isinstance(data, str):
+            text = data
+        else:
+            text = _decoded(data)
         return replace(
             entry,
             diagnostics=error.diagnostics,

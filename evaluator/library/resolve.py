@@ -120,7 +120,10 @@ class RefResolver:
         """
         if isinstance(node, Task) and node.ref is not None:
             base = self._base(node, node.ref)
-            node = node if base is None else _merge(node, base)
+            if base is None:
+                node = node
+            else:
+                node = _merge(node, base)
         if isinstance(node, Task) and node.output is not None and node.output.schema is not None:
             schema = anchored(node.output.schema, node.output.span.file)
             if schema != node.output.schema:

@@ -260,7 +260,10 @@ class ScopeWalk:
 
         `others` are the other inputs that the caller gives.
         """
-        around = ChainMap(*outer.maps, others) if top else outer
+        if top:
+            around = ChainMap(*outer.maps, others)
+        else:
+            around = outer
         shape = of_type(declared.type) or ANY
         if declared.source is not None:
             found = self._expression(declared.source, around)
@@ -273,7 +276,10 @@ class ScopeWalk:
             return Binding(found if shape.kind == "any" else shape, origin=declared)
         if declared.default is not None:
             self._text(declared.default, around)
-        elsewhere = None if top else outer.get(declared.name)
+        if top:
+            elsewhere = None
+        else:
+            elsewhere = outer.get(declared.name)
         if elsewhere is not None:
             elsewhere.used = True
             self._observer.inherited(declared, elsewhere)

@@ -145,7 +145,10 @@ def follow(shape: Shape, path: tuple[str | int, ...], name: str) -> Shape | Wron
                 return WrongPath(
                     index, f"{_called(shape, shown)} is a list and has no field `{part}`", hint=hint
                 )
-            shape = shape.item or ANY if isinstance(part, int) else ANY
+            if isinstance(part, int):
+                shape = shape.item or ANY
+            else:
+                shape = ANY
         elif shape.kind == "null":
             hint = 'declare <output_format type="json" …> there, or read `content`'
             message = f"{_called(shape, shown)} is always empty and has no field `{part}`"
@@ -171,7 +174,10 @@ def _called(shape: Shape, shown: str) -> str:
 
 
 def _no_field(shape: Shape, part: str | int, shown: str, index: int) -> WrongPath:
-    why = None if shape.absent is None else shape.absent(part)
+    if shape.absent is None:
+        why = None
+    else:
+        why = shape.absent(part)
     if why is not None:
         return WrongPath(index, f"`{shown}` has no `{part}` here: {why}", hint=None)
     fields = [

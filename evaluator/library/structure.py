@@ -206,7 +206,10 @@ def _inputs(node: Task) -> Iterator[Diagnostic]:
             literal = None
         else:
             literal = default.value
-        place = declared.span if default is None else default.span
+        if default is None:
+            place = declared.span
+        else:
+            place = default.span
         yield from _type_and_default(
             f"input `{declared.name}`",
             declared.type,

@@ -147,7 +147,10 @@ def _fits(
     needed: float | None,
     call: PlannedCall,
 ) -> bool:
-    unit = "${:.6f}" if resource == "cost" else "{:,} tokens"
+    if resource == "cost":
+        unit = "${:.6f}"
+    else:
+        unit = "{:,} tokens"
     shown = ("${:g}" if resource == "cost" else unit).format(limit)
     if needed is None:
         unknown = "longest answer is unknown; give the profile <limits max_output_tokens=>"

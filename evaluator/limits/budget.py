@@ -193,7 +193,10 @@ class Budget:
 
     def elapsed_s(self) -> float:
         """Seconds since the budget was made, without pauses."""
-        now = self.paused_at if self.pauses else clock.monotonic()
+        if self.pauses:
+            now = self.paused_at
+        else:
+            now = clock.monotonic()
         return now - self._started - self.paused_s
 
     def waited_s(self) -> float:

@@ -147,7 +147,10 @@ class InMemoryIndex:
                 known, unknown = (known, unknown + weight)
             for path in holders:
                 held = self._terms[path][term.stem]
-                where = "path" if held == _PATH_WEIGHT else "description"
+                if held == _PATH_WEIGHT:
+                    where = "path"
+                else:
+                    where = "description"
                 gained.setdefault(path, []).append(Reason(term.shown, where, weight=weight * held))
         total = known + min(unknown, _UNKNOWN_CAP * self._idf(0))
         found = [

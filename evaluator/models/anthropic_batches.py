@@ -153,7 +153,10 @@ def message_request(request: ModelRequest) -> dict[str, Any]:
     if request.schema is not None:
         raise _refused("no JSON schema is sent with a provider batch of Anthropic")
     if request.seed is not None or request.extra_body:
-        name = "extra_body" if request.extra_body else "seed"
+        if request.extra_body:
+            name = "extra_body"
+        else:
+            name = "seed"
         raise _refused(f"Anthropic takes no {name}; remove it from the profile")
     most = request.max_output_tokens or prices.max_output_tokens(request.model) or _MAX_TOKENS
     places = marked_places(request)

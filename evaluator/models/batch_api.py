@@ -205,7 +205,10 @@ def list_of(value: Any) -> list[Mapping[str, Any]]:
 
 def _object(line: bytes) -> Mapping[str, Any] | None:
     with contextlib.suppress(ProviderError):
-        found = decode_json(line) if line.strip() else None
+        if line.strip():
+            found = decode_json(line)
+        else:
+            found = None
         if isinstance(found, dict):
             return cast("Mapping[str, Any]", found)
     return None

@@ -190,7 +190,10 @@ def read_echo(data: Any, prompt: str, secrets: tuple[str, ...] = ()) -> ModelRes
     if (error := error_in_body(data, secrets=secrets)) is not None:
         raise error
     choices = data.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else None
+    if isinstance(choices, list) and choices:
+        choice = choices[0]
+    else:
+        choice = None
     tokens = read_completion_tokens(choice.get("logprobs") if isinstance(choice, dict) else None)
     kept: list[TokenLogprob] = []
     length = 0

@@ -238,7 +238,11 @@ def _message_and_code(data: Any) -> tuple[str, str]:
     error = data.get("error")
     if isinstance(error, str):
         return error, str(data.get("code") or data.get("type") or "")
-    source: Mapping[str, Any] = error if isinstance(error, dict) else data
+    source: Mapping[str, Any]
+    if isinstance(error, dict):
+        source = error
+    else:
+        source = data
     message = source.get("message") or source.get("detail") or source.get("msg")
     if not isinstance(message, str):
         message = json.dumps(message if message is not None else source, ensure_ascii=False)

@@ -271,7 +271,10 @@ def read_content(data: Any) -> ModelResponse:
     candidates = list_of(response.get("candidates"))
     if not candidates and not blocked:
         raise malformed("the response has no candidates")
-    candidate = candidates[0] if candidates else {"finishReason": "SAFETY"}
+    if candidates:
+        candidate = candidates[0]
+    else:
+        candidate = {"finishReason": "SAFETY"}
     parts = list_of(mapping_of(candidate.get("content")).get("parts"))
     texts = [str(part["text"]) for part in parts if "text" in part and not part.get("thought")]
     thoughts = [str(part["text"]) for part in parts if "text" in part and part.get("thought")]

@@ -138,9 +138,15 @@ class LiteLLMBackend:
                 headers["x-api-key"] = key
             return AnthropicBatches(BatchApi(f"{url}/v1", headers, secrets, proxy))
         if provider == "gemini":
-            headers = {"x-goog-api-key": key} if key else {}
+            if key:
+                headers = {"x-goog-api-key": key}
+            else:
+                headers = {}
             return GeminiBatches(BatchApi(url, headers, secrets, proxy), model)
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        if key:
+            headers = {"Authorization": f"Bearer {key}"}
+        else:
+            headers = {}
         return MistralBatches(BatchApi(f"{url}/v1", headers, secrets, proxy), model)
 
     def __repr__(self) -> str:

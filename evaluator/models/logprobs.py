@@ -57,7 +57,10 @@ def read_chat(logprobs: Any) -> tuple[TokenLogprob, ...]:
     for each in content if isinstance(content, list) else ():
         entry = _mapping(each)
         top = entry.get("top_logprobs")
-        rows = [_mapping(one) for one in cast("list[Any]", top)] if isinstance(top, list) else []
+        if isinstance(top, list):
+            rows = [_mapping(one) for one in cast("list[Any]", top)]
+        else:
+            rows = []
         likely = {str(row.get("token")): _number(row.get("logprob")) for row in rows}
         found.append(
             TokenLogprob(
@@ -77,10 +80,16 @@ def read_completion_tokens(logprobs: Any) -> tuple[TokenLogprob, ...]:
     if not isinstance(tokens, list) or not isinstance(values, list):
         return ()
     tops = found.get("top_logprobs")
-    likely = cast("list[Any]", tops) if isinstance(tops, list) else []
+    if isinstance(tops, list):
+        likely = cast("list[Any]", tops)
+    else:
+        likely = []
     rows: list[TokenLogprob] = []
     for place, token in enumerate(cast("list[Any]", tokens)):
-        own = _mapping(likely[place]) if place < len(likely) else {}
+        if place < len(likely):
+            own = _mapping(likely[place])
+        else:
+            own = {}
         top = {name: _number(value) for name, value in own.items()}
         rows.append(
             TokenLogprob(

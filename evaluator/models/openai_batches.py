@@ -123,7 +123,10 @@ class OpenAIBatches:
             error.maybe_billed = False
             return BatchAnswer(custom_id, error=error)
         error = line.get("error")
-        code = cast("Mapping[str, Any]", error).get("code") if isinstance(error, dict) else None
+        if isinstance(error, dict):
+            code = cast("Mapping[str, Any]", error).get("code")
+        else:
+            code = None
         return BatchAnswer(custom_id, error=unanswered(self._api.shown(code or "no reason given")))
 
     async def cancel(self, batch: str) -> None:

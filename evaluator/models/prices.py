@@ -138,7 +138,10 @@ def priced(
     saved: float | None = 0.0
     if usage.cached_tokens or usage.cache_write_tokens:
         uncached = cost_of(replace(usage, cached_tokens=0, cache_write_tokens=0))
-        saved = None if cost is None or uncached is None else uncached - cost
+        if cost is None or uncached is None:
+            saved = None
+        else:
+            saved = uncached - cost
     return replace(usage, cost_usd=cost, cache_saved_usd=saved)
 
 

@@ -197,7 +197,11 @@ class SimulatedBackend:
             calls = tuple(_tool_call(call, i, digest=digest) for i, call in enumerate(items, 1))
         for stop in request.stop:
             text = text.partition(stop)[0]
-        finish: FinishReason = "tool_calls" if calls else "stop"
+        finish: FinishReason
+        if calls:
+            finish = "tool_calls"
+        else:
+            finish = "stop"
         cut = _cut(text, request.max_output_tokens)
         if cut != text:
             text = cut
@@ -248,11 +252,20 @@ def _with_logprobs(request: ModelRequest, response: ModelResponse, digest: bytes
     if response.logprobs:
         return response
     rng = random.Random(digest)
-    text = request.messages[-1].content if request.echo else response.content
+    if request.echo:
+        text = request.messages[-1].content
+    else:
+        text = response.content
     tokens: list[TokenLogprob] = []
     for token in re.findall(r"\s*\S+|\s+", text):
-        logprob = None if request.echo and not tokens else -rng.random()
-        top = {} if logprob is None or not request.logprobs else {token: logprob}
+        if request.echo and not tokens:
+            logprob = None
+        else:
+            logprob = -rng.random()
+        if logprob is None or not request.logprobs:
+            top = {}
+        else:
+            top = {token: logprob}
         tokens.append(TokenLogprob(token, logprob, top))
     return replace(response, content=text, logprobs=tuple(tokens))
 
@@ -335,7 +348,10 @@ def _made_up(request: ModelRequest, rng: random.Random) -> str:
     hints = request.hints
     prompt = next((m.content for m in reversed(request.messages) if m.role == "user"), "")
     topic = " ".join((hints.task or prompt).split())
-    topic = topic if len(topic) <= 80 else topic[:79] + "…"
+    if len(topic) <= 80:
+        topic = topic
+    else:
+        topic = topic[:79] + "…"
     if hints.output_type == "json":
         return json.dumps(synthesise(hints.schema, rng), ensure_ascii=False)
     if hints.output_type == "xml":

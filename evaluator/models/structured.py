@@ -99,7 +99,11 @@ def _fits(node: Any) -> bool:
             return False
     if "array" in types and "items" not in schema:
         return False
-    inner: list[Any] = [schema["items"]] if "items" in schema else []
+    inner: list[Any]
+    if "items" in schema:
+        inner = [schema["items"]]
+    else:
+        inner = []
     inner += schema.get("anyOf", [])
     for group in ("properties", "$defs"):
         inner += cast("Mapping[str, Any]", schema.get(group, {})).values()

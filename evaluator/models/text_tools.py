@@ -350,7 +350,10 @@ def _end_of_unreadable(text: str, begin: int, tags: _Tags) -> tuple[int, int]:
     following = tags.open.search(text, begin)
     if close is not None and (following is None or close.start() < following.start()):
         return close.start(), close.end()
-    end = len(text) if following is None else following.start()
+    if following is None:
+        end = len(text)
+    else:
+        end = following.start()
     return end, end
 
 

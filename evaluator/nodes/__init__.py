@@ -128,7 +128,10 @@ class Atomic(Task):
         """The text of the first message: the instructions, else the first turn, else the
         description.
         """
-        first = self.turns[0].text if self.turns else None
+        if self.turns:
+            first = self.turns[0].text
+        else:
+            first = None
         return self.instructions or first or self.description
 
     def later_turns(self) -> tuple[Turn, ...]:

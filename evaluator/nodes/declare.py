@@ -344,7 +344,10 @@ def _declared(cls: _Class, *, kw_only: bool) -> _Class:
 
 def _named(name: str, field: Field) -> Field:
     # "" stands for the field's own name.
-    element = name if field.element == "" else field.element
+    if field.element == "":
+        element = name
+    else:
+        element = field.element
     if field.attribute == "":
         attribute = name
     else:

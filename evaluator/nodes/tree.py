@@ -76,7 +76,10 @@ class Text:
         """The place in the author's file of the character at `offset` in `value`."""
         offset = max(0, min(offset, len(self.value)))
         at = bisect_right(self.marks, offset, key=_OFFSET)
-        best = self.marks[at - 1] if at else Mark(0, self.span)
+        if at:
+            best = self.marks[at - 1]
+        else:
+            best = Mark(0, self.span)
         newlines = self.value.count("\n", best.offset, offset)
         if newlines:
             last = self.value.rfind("\n", best.offset, offset)

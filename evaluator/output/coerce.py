@@ -244,10 +244,16 @@ class Coercion:
             kind = "word"
         elif types & _SCALARS:
             value = read_as(text, types)
-            kind = "boolean" if isinstance(value, bool) else "number"
+            if isinstance(value, bool):
+                kind = "boolean"
+            else:
+                kind = "number"
             if value is None and types & {"number", "integer"}:
                 value = as_type(read_quantity(text), types)
-                kind = "multiplier" if has_multiplier(text) else "unit"
+                if has_multiplier(text):
+                    kind = "multiplier"
+                else:
+                    kind = "unit"
         if value is None and "null" in types and "string" not in types and is_null(text):
             self.notes.setdefault("null", []).append(json_path(self._path))
             return None
@@ -313,7 +319,10 @@ class Coercion:
         if rest is None and not prefix:
             return
         for index, item in enumerate(value):
-            child = prefix[index] if index < len(prefix) else rest
+            if index < len(prefix):
+                child = prefix[index]
+            else:
+                child = rest
             if child is None:
                 return
             if isinstance(item, str | dict | list):

@@ -191,7 +191,10 @@ class _Scan:
             elif char in "{[" and match.end() == at + 1:
                 position = self._block(at)
                 if self._strict.steps < _LEAST_STEPS and position < len(text):
-                    tail = len(text) if found.skipped else len(text) - _TAIL
+                    if found.skipped:
+                        tail = len(text)
+                    else:
+                        tail = len(text) - _TAIL
                     found.skipped |= position < tail
                     position = max(position, tail)
                     self._strict.steps = _TAIL_STEPS
@@ -525,7 +528,10 @@ def without_thinking(text: str) -> tuple[str, str]:
             continue
         kept.append(text[position : match.start()])
         closing = text.find("</think", match.end())
-        end = text.find(">", closing) + 1 if closing >= 0 else 0
+        if closing >= 0:
+            end = text.find(">", closing) + 1
+        else:
+            end = 0
         if end:
             kind, position = ("reasoning", end)
         else:

@@ -120,7 +120,10 @@ class _Compiler:
         """The classes whose values fit a part of the schema without a look at them."""
         if isinstance(schema, dict) and schema.keys() & (_RULES.keys() | {"$ref"}) == {"type"}:
             declared = cast("dict[str, Any]", schema)["type"]
-            names = [declared] if isinstance(declared, str) else declared
+            if isinstance(declared, str):
+                names = [declared]
+            else:
+                names = declared
             return frozenset[type]().union(*(_CLASSES[name] for name in names))
         return frozenset()
 
@@ -248,7 +251,10 @@ _Maker = Callable[[_Compiler, Any, Mapping[str, Any]], _Rule]
 
 
 def _type(_compiler: _Compiler, wanted: Any, _schema: Mapping[str, Any]) -> _Rule:
-    names = [wanted] if isinstance(wanted, str) else wanted
+    if isinstance(wanted, str):
+        names = [wanted]
+    else:
+        names = wanted
     tests = [_TYPES[name] for name in names]
     classes = frozenset[type]().union(*(_CLASSES[name] for name in names))
     return lambda value, run: value.__class__ in classes or any(test(value) for test in tests)

@@ -266,7 +266,10 @@ def read_forms(found: Extract, schema: Schema | None) -> CheckedValue | None:
         or len(found.answer) > _MAX_LENGTH
     ):
         return None
-    kinds = (dict, list) if "array" in wanted else (dict,)
+    if "array" in wanted:
+        kinds = (dict, list)
+    else:
+        kinds = (dict,)
     if any(
         block.value
         and block.value.__class__ in kinds

@@ -264,7 +264,10 @@ def items(lines: Lines, *, is_free: bool = False, is_whole: bool = False) -> lis
         mark = marks[index]
         if mark is not None and line.indent == base:
             written = mark[1] or mark[2] or mark[3] or mark[4]
-            following = int(written) if kind == 2 else ord(written)
+            if kind == 2:
+                following = int(written)
+            else:
+                following = ord(written)
             if mark.lastindex != kind or (found and following != number + (0 if kind == 1 else 1)):
                 raise NoReading
             number = following

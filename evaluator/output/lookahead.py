@@ -238,7 +238,10 @@ class Lookahead:
                     else:
                         following = _NEXT_ITEM_IN_QUOTES
                 else:
-                    following = _NEXT_MEMBER if is_object else _NEXT_ITEM
+                    if is_object:
+                        following = _NEXT_MEMBER
+                    else:
+                        following = _NEXT_ITEM
                 return following.match(text, at + 1) is not None
             if not in_quotes and (
                 (_NEXT_LINE if is_object else _NEXT_LINE_ITEM).match(text, start)
@@ -293,7 +296,10 @@ class Lookahead:
         """
         before = self.text[max(begin, at - _NEAR_BRACKETS) : at].rstrip(" \t\r\n")
         opened = before.endswith(("{", "["))
-        before = before[:-1].rstrip() if opened else before
+        if opened:
+            before = before[:-1].rstrip()
+        else:
+            before = before
         if not before.endswith(",") or not before[:-1].rstrip().endswith(("}", "]")):
             return False
         self.spend(at, 4)

@@ -143,7 +143,10 @@ def _parse(text: str, type: str, schema: Any, *, strict: bool) -> ParsedOutput:
         warnings: list[str] = []
         try:
             value = read_strict(text)
-            literal = text if strict else double_unmeant(text)
+            if strict:
+                literal = text
+            else:
+                literal = double_unmeant(text)
             if literal != text:
                 value = read_strict(literal)
                 warnings.append(MESSAGES["literal_escape"])
@@ -202,7 +205,11 @@ def _read_lenient(text: str, schema: Schema | None) -> ParsedOutput:
     inner, fenced = unfence(found.answer.strip())
     inner = inner.strip()
     whole, repair = _read_whole(inner)
-    repairs: Collection[str] = (repair,) if repair else ()
+    repairs: Collection[str]
+    if repair:
+        repairs = (repair,)
+    else:
+        repairs = ()
     if whole is _MISSING:
         whole, repairs = _read_repaired(inner, schema)
     if whole is not _MISSING:

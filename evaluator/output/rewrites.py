@@ -130,14 +130,20 @@ def _with_opening(text: str, kinds: list[str]) -> tuple[str, list[str]]:
     for match in islice(_BEGINNING.finditer(text), _MAX_BEGINNINGS):
         start = match.end()
         end = text.find("```", start)
-        part = text[start:end] if end >= 0 else text[start:]
+        if end >= 0:
+            part = text[start:end]
+        else:
+            part = text[start:]
         # An element may contain reasoning with brackets. Where a block has begun before it, it is
         # markup in a string.
         if match[1]:
             element = text.rfind(f"<{match[1]}", 0, start)
         else:
             element = -1
-        since = 0 if match[1] else max(text.rfind(">", 0, start), 0)
+        if match[1]:
+            since = 0
+        else:
+            since = max(text.rfind(">", 0, start), 0)
         before = text[since : element if element >= 0 else start]
         if "{" not in before and "[" not in before:
             for opening, closing, begins in (("{", "}", _MEMBERS), ("[", "]", _ITEMS)):

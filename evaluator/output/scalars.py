@@ -315,13 +315,19 @@ def find_number(text: str) -> int | float | None:
         if found is not None or _FOLLOWED.match(text, end) or _is_denied(text, match.start(), end):
             return None
         found = read_number(match[0])
-        word = None if after else _WORD_AFTER.match(text, end)
+        if after:
+            word = None
+        else:
+            word = _WORD_AFTER.match(text, end)
         is_money = not match[0].lstrip("+-−–﹣－")[0].isdigit()
         if found is not None and word is not None and is_scale(word[1], is_money=is_money):
             is_estimate = (
                 _ESTIMATE.search(text, max(0, match.start() - 20), match.start()) is not None
             )
-            found = None if is_estimate else multiply(found, word[1])
+            if is_estimate:
+                found = None
+            else:
+                found = multiply(found, word[1])
         if found is None:
             return None
     return found

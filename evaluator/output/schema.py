@@ -435,7 +435,10 @@ def _alternative(error: Any) -> str | None:
 def _model(name: str, folder: str, imports: Imports) -> Schema:
     """The schema of a class. `folder` is the current one, in which its module may be."""
     place, _, attribute = name.rpartition(":")
-    guard = CodeGuard(folder) if imports == "allowed" else None
+    if imports == "allowed":
+        guard = CodeGuard(folder)
+    else:
+        guard = None
     try:
         found: Any = import_place(place, guard)
         for part in attribute.split("."):

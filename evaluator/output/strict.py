@@ -172,7 +172,10 @@ class _JsonPart:
             self._resize(match, 2)
             return "[]"
         opening = self._open.pop() if self._open else ""
-        commas = self._commas.pop() if self._commas else 0
+        if self._commas:
+            commas = self._commas.pop()
+        else:
+            commas = 0
         if written in "]}":
             if opening == "(":
                 self.odd = min(self.odd, match.start())

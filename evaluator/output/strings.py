@@ -106,9 +106,15 @@ class ReadString:
         self.repairs: list[str] = []
         self.cut = self.stopped = False
         self.end = start
-        raw = self._triple() if _TRIPLE.match(text, start) else None
+        if _TRIPLE.match(text, start):
+            raw = self._triple()
+        else:
+            raw = None
         if raw is None:
-            raw = self._key() if is_key else self._value()
+            if is_key:
+                raw = self._key()
+            else:
+                raw = self._value()
             if self._quote != '"':
                 self.repairs.append("typographic" if self._quote in _TYPOGRAPHIC else "single")
             raw = self._undoubled(raw, is_key=is_key)
@@ -185,7 +191,10 @@ class ReadString:
         else:
             closers = self._quote
         exact = _up_to(closers, in_line=True).match(text, begin)
-        stop = exact.end() if exact is not None else begin
+        if exact is not None:
+            stop = exact.end()
+        else:
+            stop = begin
         is_closed = stop < len(text) and text[stop] in closers
         if is_closed and (ahead.after_key(stop + 1) or not text[stop + 1 : stop + 80].strip()):
             return self._take(begin, stop, end=stop + 1)
@@ -242,9 +251,15 @@ class ReadString:
                 return raw
             return raw.replace("\\", "\\\\")
         family = _family(quote)
-        closers = family if quote in _TYPOGRAPHIC else quote
+        if quote in _TYPOGRAPHIC:
+            closers = family
+        else:
+            closers = quote
         exact = _up_to(closers).match(text, begin)
-        stop = exact.end() if exact is not None else begin
+        if exact is not None:
+            stop = exact.end()
+        else:
+            stop = begin
         if stop < len(text) and text[stop] in closers:
             if self._ahead.after_value(stop + 1, level):
                 return self._take(begin, stop, end=stop + 1)
@@ -304,7 +319,10 @@ class ReadString:
         tail = "".join(rest[len(kept) :].split())
         if not tail or not closers.endswith(tail):
             return None
-        end = self._text.rindex(kept) + len(kept) if kept else begin
+        if kept:
+            end = self._text.rindex(kept) + len(kept)
+        else:
+            end = begin
         raw = self._text[begin:end]
         if all(raw.count(opening) <= raw.count(closing) for opening, closing in ("{}", "[]", "()")):
             return end
@@ -335,7 +353,10 @@ class ReadString:
                 return raw, None
             if stop > begin and ahead.opens_next(begin, stop):
                 return self._before_next(begin, stop), None
-            rejected = stop if rejected is None else rejected
+            if rejected is None:
+                rejected = stop
+            else:
+                rejected = rejected
             in_quotes ^= not _APOSTROPHE.match(text, stop - 1)
             at = stop + 1
         return None, rejected

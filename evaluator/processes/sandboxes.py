@@ -146,7 +146,11 @@ class Sandbox:
         """
         kind, _, image = text.strip().partition(":")
         name = kind.removesuffix(_IN_ROOT)
-        folder: SandboxFolder = "fresh" if name == kind else "root"
+        folder: SandboxFolder
+        if name == kind:
+            folder = "fresh"
+        else:
+            folder = "root"
         try:
             sandbox = cls(name, image or None, folder=folder)  # pyright: ignore[reportArgumentType]  (checked there)
         except ConfigurationError as error:
@@ -350,7 +354,10 @@ def _bubblewrap(
             else:
                 words = ("--ro-bind", "/dev/null", mount.target)
         else:
-            bind = "--bind" if mount.mode == "writable" else "--ro-bind"
+            if mount.mode == "writable":
+                bind = "--bind"
+            else:
+                bind = "--ro-bind"
             words = (bind, mount.source, mount.target)
         options.append((mount.target, words))
     # A mount covers what was mounted below its path before.

@@ -98,7 +98,11 @@ async def run_script(
         end = await process.run()
     finally:
         await process.end()
-    overrun: Overrun | None = "output" if stdout.flooded or stderr.flooded else None
+    overrun: Overrun | None
+    if stdout.flooded or stderr.flooded:
+        overrun = "output"
+    else:
+        overrun = None
     return ScriptResult(
         stdout=stdout.text(),
         stderr=stderr.text(),

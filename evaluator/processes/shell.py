@@ -134,7 +134,11 @@ class Shell:
             if reply.code is not None:
                 return ShellResult(stdout, stderr, exit_code=None, ended=reply.code, new=new)
             last = _result(session.script)
-            ended: Ending = last.overrun if last.overrun in ("processes", "memory") else "exit"
+            ended: Ending
+            if last.overrun in ("processes", "memory"):
+                ended = last.overrun
+            else:
+                ended = "exit"
             return ShellResult(
                 stdout, stderr, exit_code=last.exit_code, signal=last.signal, ended=ended, new=new
             )
@@ -299,7 +303,10 @@ class _ShellProcess:
         loop.add_reader(self.pipes["codes"], look)
         loop.add_writer(self.pipes["commands"], send)
         try:
-            limit = None if math.isinf(timeout_s) else timeout_s
+            if math.isinf(timeout_s):
+                limit = None
+            else:
+                limit = timeout_s
             await asyncio.wait(
                 [done, self.script], timeout=limit, return_when=asyncio.FIRST_COMPLETED
             )

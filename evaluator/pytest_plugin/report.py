@@ -22,7 +22,10 @@ def failure_report(result: BatchResult, command: str) -> str:
     """Why the batch is incomplete or misses its thresholds. `command` resumes it."""
     counts = result.summary.counts
     ended = result.ended
-    of = "?" if ended.total is None else f"{ended.total:,}"
+    if ended.total is None:
+        of = "?"
+    else:
+        of = f"{ended.total:,}"
     lines = [
         f"{counts.results:,} of {of} samples have a result: {counts.passed:,} passed, "
         f"{counts.failed:,} failed, "
@@ -90,7 +93,10 @@ def _reasons(result: SampleResult) -> Iterator[str]:
         if score.error is not None:
             yield f"{name} failed: {score.error}"
         elif score.passed is not True:
-            verdict = "no" if score.passed is False else "could not judge"
+            if score.passed is False:
+                verdict = "no"
+            else:
+                verdict = "could not judge"
             yield f"{name}: {score.explanation or verdict}"
     if not result.scores and result.failure is None:
         yield "there is no scorer"

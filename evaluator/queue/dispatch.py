@@ -166,7 +166,10 @@ class Dispatcher:
             result=_result_text(outcome, begun),
         )
         if isinstance(outcome, TaskError):
-            tried = None if outcome.retryable else strategy
+            if outcome.retryable:
+                tried = None
+            else:
+                tried = strategy
             final = outcome.reason in _SAME_AGAIN and outcome.usage.turns == 0  # no model was asked
             return self._failed(
                 claim, kind, attempt=attempt, reason=outcome.message, tried=tried, final=final

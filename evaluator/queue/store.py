@@ -320,12 +320,18 @@ class QueueStore(QueueTables):
             for row in rows:
                 reason = ended.get(row["lease"])
                 if reason is not None:
-                    begun = row["begun"] if row.is_own else None
+                    if row.is_own:
+                        begun = row["begun"]
+                    else:
+                        begun = None
                     found.append(self._change(row["number"], self._loss(reason, begun)))
         return found
 
     def _loss(self, reason: str, begun: str | None) -> Callable[[QueueEntry], QueueEntry]:
-        attempt = None if begun is None else BegunAttempt.from_json(begun)
+        if begun is None:
+            attempt = None
+        else:
+            attempt = BegunAttempt.from_json(begun)
         return lambda entry: self._lose(entry, reason, begun=attempt)
 
     def _lose(self, entry: QueueEntry, what: str, begun: BegunAttempt | None) -> QueueEntry:

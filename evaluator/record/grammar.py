@@ -217,7 +217,11 @@ class JournalState:
             warnings.append(
                 f"the file ends inside a record; the whole records end at byte {self.offset}"
             )
-        status: RunStatus = "running" if self.summary is None else self.summary.status
+        status: RunStatus
+        if self.summary is None:
+            status = "running"
+        else:
+            status = self.summary.status
         if self.hint is None:
             warnings.append(f"the status below the title has been damaged; it is {status}")
         elif self.hint not in ("running", status):

@@ -397,7 +397,11 @@ def _read(reader: _SectionReader) -> Recording:
         reader.warnings += _left_out(section)
     reader.warnings += _left_out(top)
     ended = top.take_status("status")
-    status: RunStatus = "running" if ended is None else _FINAL[ended]
+    status: RunStatus
+    if ended is None:
+        status = "running"
+    else:
+        status = _FINAL[ended]
     header = _header(top, extra)
     if summary is None and reader.is_named and ended is not None:
         summary = _count_up(steps, _FINAL[ended])

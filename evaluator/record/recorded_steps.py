@@ -285,7 +285,10 @@ class ResumedSteps(RecordedSteps):
         if recording.tail == "torn" and found:
             found[0] += f"; the rest was cut off and saved as active/TASK-{self.task_id}.md.torn-…"
         found += [self._edited] if self._edited else []
-        where = "" if progress is None else f"TASK-{self.task_id}: "
+        if progress is None:
+            where = ""
+        else:
+            where = f"TASK-{self.task_id}: "
         self.progress.warnings += [f"{where}{warning}" for warning in found]
 
     def child(self, recording: Recording) -> ResumedSteps:

@@ -264,7 +264,11 @@ def _read_rows(body: bytes, end: int) -> dict[int, PackedTask]:
 
 def labels_of(header: Header | None) -> Mapping[str, Any] | None:
     """The labels of a task's header."""
-    labels: object = None if header is None else header.extra.get("labels")
+    labels: object
+    if header is None:
+        labels = None
+    else:
+        labels = header.extra.get("labels")
     if isinstance(labels, Mapping):
         return cast("Mapping[str, Any]", labels)
     return None

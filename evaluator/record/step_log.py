@@ -262,7 +262,10 @@ class StepLog:
         if self.journal is None or self.halted is not None:
             return
         if self.earlier is not None:
-            value = output.value if isinstance(output, FixedValue) else output
+            if isinstance(output, FixedValue):
+                value = output.value
+            else:
+                value = output
             if self.earlier.has_note(path, value):
                 return
         end = StepEnd("failed" if error else "success", output, 0.0, error, None, None)

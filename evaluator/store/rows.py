@@ -89,7 +89,10 @@ class Table:
         Raises: ConfigurationError, if there is no key for the signature and none can be made.
         """
         content = self._hash(values)
-        mark = signature(self._signed_bytes(content)) if is_own else None
+        if is_own:
+            mark = signature(self._signed_bytes(content))
+        else:
+            mark = None
         if is_own and mark is None:
             raise ConfigurationError(
                 f"{user_folder()}: the key that marks this user's own data cannot be read or "

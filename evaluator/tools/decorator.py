@@ -327,7 +327,10 @@ def _read_docstring(text: str, names: frozenset[str], where: str) -> tuple[str, 
         indent = len(line) - len(line.lstrip())
         entry = _ENTRY.match(stripped)
         if section is not None and stripped:
-            section = section if indent > section else None
+            if indent > section:
+                section = section
+            else:
+                section = None
             if first is None:
                 first = indent
         if _SECTION.match(stripped) or (stripped == line and _OTHER_SECTION.match(stripped)):

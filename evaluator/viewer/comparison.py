@@ -32,7 +32,10 @@ def in_words(comparison: Comparison) -> str:
         return "There is no difference to report: no sample has a value on both sides."
     unit, scale = ("points", 100) if comparison.scorer is None else (f"of {comparison.scorer}", 1)
     size = abs(difference.mean) * scale
-    amount = f"{size:.1f} {unit}" if scale > 1 else f"{size:.3g} {unit}"
+    if scale > 1:
+        amount = f"{size:.1f} {unit}"
+    else:
+        amount = f"{size:.3g} {unit}"
     rows = f"{comparison.n:,} pair{'' if comparison.n == 1 else 's'}"
     if difference.low is not None and difference.high is not None:
         digits = ".0f" if scale > 1 else ".3g"
@@ -148,5 +151,9 @@ def _compared(a: Batch, b: Batch, cells: tuple[Cell, Cell]) -> dict[str, Any]:
 def _results_of(
     batch: Batch, cell: Cell, keys: Mapping[tuple[str, int], Any]
 ) -> dict[tuple[str, int], SampleResult]:
-    found: Iterator[SampleResult] = batch.results(cell) if keys else iter(())
+    found: Iterator[SampleResult]
+    if keys:
+        found = batch.results(cell)
+    else:
+        found = iter(())
     return {key: each for each in found if (key := (each.sample_id, each.epoch)) in keys}

@@ -76,7 +76,11 @@ def transcripts(folder: Path, result: SampleResult) -> list[Transcript]:
     """Those of the task first, then those of each scorer's judges; none for a result without a task
     file.
     """
-    tasks: list[tuple[str, int]] = [] if result.task_id is None else [("Task", result.task_id)]
+    tasks: list[tuple[str, int]]
+    if result.task_id is None:
+        tasks = []
+    else:
+        tasks = [("Task", result.task_id)]
     for name, score in result.scores.items():
         found = score.metadata.get("task_ids")
         if isinstance(found, list):

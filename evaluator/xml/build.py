@@ -47,7 +47,11 @@ def build(source: Source, *, read_partial: ReadPartial | None = None) -> BuildRe
     names: dict[str, Span] = {}
     for view in _top_level(b, View(source, source.root)):
         before = b.errors
-        built: TopLevel = _function(b, view) if view.tag == "template" else task(b, view)
+        built: TopLevel
+        if view.tag == "template":
+            built = _function(b, view)
+        else:
+            built = task(b, view)
         if b.errors == before and b.is_new(built.name, names, built.span, "the name"):
             templates.append(built)
         else:

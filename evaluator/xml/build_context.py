@@ -309,7 +309,10 @@ class Builder:
 
     def unexpected(self, child: View, where: str, allowed: Collection[str]) -> None:
         near = get_close_matches(child.tag, sorted(allowed), 1)
-        hint = f"did you mean <{near[0]}>?" if near else None
+        if near:
+            hint = f"did you mean <{near[0]}>?"
+        else:
+            hint = None
         self.error(
             "misplaced-element",
             f"<{child.tag}> is not allowed in {where}",
@@ -412,7 +415,10 @@ class Builder:
         if field.form == "boolean":
             found = _BOOLEAN.get(value)
         elif field.form == "integer":
-            found = int(value) if _INTEGER.fullmatch(value) else None
+            if _INTEGER.fullmatch(value):
+                found = int(value)
+            else:
+                found = None
         elif _DECIMAL.fullmatch(value):
             found = float(value)
         if found is None or not (field.form == "boolean" or field.admits(found)):

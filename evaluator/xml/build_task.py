@@ -230,7 +230,10 @@ def _condition(b: Builder, view: View, field: Field) -> Any:
         return parts.expression(b, b.text(view), f"<{view.tag}>")
     text = b.own_text(view)
     if text.value.strip() or len(found) > 1:
-        span = found[1].span if len(found) > 1 else text.span
+        if len(found) > 1:
+            span = found[1].span
+        else:
+            span = text.span
         b.error("duplicate-element", f"<{view.tag}> holds one condition; this is another", span)
     return parts.expression(b, b.text(found[0]), "<condition>")
 
@@ -396,7 +399,10 @@ def _single(b: Builder, view: View, found: list[View]) -> Node | None:
 
 def body(b: Builder, view: View, found: Collection[View] | None = None) -> Node:
     """The one node inside an element that must hold one."""
-    children = b.children(view) if found is None else found
+    if found is None:
+        children = b.children(view)
+    else:
+        children = found
     for child in children:
         if child.tag not in NODES:
             b.unexpected(child, f"<{view.tag}>", NODES)

@@ -177,7 +177,10 @@ class _Formatter:
                 self._clean, element.start + 1 + len(element.name), element.begin
             )
         ]
-        end = "/>" if self._text[element.begin - 2] == "/" else ">"
+        if self._text[element.begin - 2] == "/":
+            end = "/>"
+        else:
+            end = ">"
         line = " ".join([f"<{element.name}", *attributes]) + end
         if len(attributes) < 2 or 2 * depth + len(line) <= WIDTH:
             return line

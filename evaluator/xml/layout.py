@@ -194,7 +194,10 @@ def _in_braces(text: str, offset: int) -> Finding | None:
             and ">" not in before[start:]
             and closing in after
         ):
-            escape = "&lt;" if character == "<" else "&amp;"
+            if character == "<":
+                escape = "&lt;"
+            else:
+                escape = "&amp;"
             hint = f"write {escape} for it, or put the whole text in <![CDATA[ … ]]>"
             return (
                 offset,

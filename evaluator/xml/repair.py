@@ -202,7 +202,10 @@ class Repairer:
             for inner in child.children:
                 self._place(inner, new, kind=kind)
         else:
-            what = " with its content" if child.content else ""
+            if child.content:
+                what = " with its content"
+            else:
+                what = ""
             self.warn(
                 "left-out",
                 f"<{_short(child.name)}> is not known in <{new.name}>; left out{what}",

@@ -149,7 +149,11 @@ def _unknown_root(source: Source, roots: list[str]) -> Diagnostic:
 
 
 def _violation(source: Source, kind: Kind, error: Any) -> Violation:
-    element: Element = source.root if error.elem is None else error.elem
+    element: Element
+    if error.elem is None:
+        element = source.root
+    else:
+        element = error.elem
     reason = str(error.reason or error.message)
     child = getattr(error, "invalid_child", None)
     tag = _name(element.tag)

@@ -252,7 +252,10 @@ class Source:
             return self._layout.build([(value, start)], start)
         runs: list[Run] = []
         for piece in _PIECE_OF_VALUE.finditer(self._layout.text, start, end):
-            length = 1 if piece[0][0] == "&" else len(piece[0])
+            if piece[0][0] == "&":
+                length = 1
+            else:
+                length = len(piece[0])
             runs.append((value[read : read + length], piece.start()))
             read += length
         return self._layout.build(runs, start)

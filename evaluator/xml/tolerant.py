@@ -134,7 +134,11 @@ def _section(text: str, match: Match, unclosed: set[str]) -> Token:
     if opening not in unclosed:
         found = text.find(closing, end)
         if found >= 0:
-            kind: TokenKind = "cdata" if opening == "<![CDATA[" else "skipped"
+            kind: TokenKind
+            if opening == "<![CDATA[":
+                kind = "cdata"
+            else:
+                kind = "skipped"
             return Token(kind, start, found + len(closing))
         unclosed.add(opening)
     return Token("broken", start, end)

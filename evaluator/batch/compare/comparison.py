@@ -380,7 +380,10 @@ class Comparison(Tabular, JsonForm):
                 f"{compared}, b − a: {_signed(difference.mean)} ± {number(difference.se)} "
                 "(standard error)"
             )
-            clustered = f" by {self.cluster}" if self.cluster else ""
+            if self.cluster:
+                clustered = f" by {self.cluster}"
+            else:
+                clustered = ""
             yield (
                 f"{_interval(difference)}, p = {number(difference.p)} "
                 f"({difference.method}{clustered})"

@@ -153,7 +153,10 @@ def _compared(
     notes += other_differences(a, b, shared=shared)
     if clustering.at_odds:
         notes.append(clustering.at_odds)
-    clusters = None if cluster is None else _clusters(a, pairs)
+    if cluster is None:
+        clusters = None
+    else:
+        clusters = _clusters(a, pairs)
     if cluster is not None:
         found = [a.cluster(number) for number in pairs]
         notes += _cluster_warnings(

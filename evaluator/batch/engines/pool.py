@@ -316,7 +316,10 @@ class Pool:
             return RecordError(
                 f"{self._store.root}: a task file cannot be written: {error.strerror}"
             )
-        result = None if outcome is None else unpack_result(job.work, outcome)
+        if outcome is None:
+            result = None
+        else:
+            result = unpack_result(job.work, outcome)
         return WorkResult(job.work, result, pending=pending, line=line)
 
     def _send_budget_ended(self, members: Collection[_Member]) -> None:

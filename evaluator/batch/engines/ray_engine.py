@@ -91,7 +91,10 @@ class RayCluster:
             else:
                 cpus = 0
             if cpus:
-                wanted = cpus if processes is None else min(cpus, processes)
+                if processes is None:
+                    wanted = cpus
+                else:
+                    wanted = min(cpus, processes)
                 found.append(Node(node["NodeID"], node["NodeManagerHostname"], processes=wanted))
         return found
 
@@ -205,7 +208,11 @@ async def _connect(
     The processes of a cluster on this machine are killed when the thread that started them ends, so
     it stays until `has_ended`.
     """
-    options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+    options: dict[str, Any]
+    if address == "local":
+        options = {"include_dashboard": False}
+    else:
+        options = {}
     endpoint = endpoint_of(address)
     is_left = threading.Event()
     if endpoint is None:

@@ -163,7 +163,10 @@ def _incomplete(results: Mapping[tuple[str, str], int], about: About) -> dict[tu
     elif total is None:
         counted = dict.fromkeys(results, (0, 0))
     else:
-        key = next(iter(results)) if len(results) == 1 else whole
+        if len(results) == 1:
+            key = next(iter(results))
+        else:
+            key = whole
         counted = dict.fromkeys(results, (0, 0)) | {key: (total - sum(results.values()), total)}
     if about.unfinished and not counted:
         counted = {whole: (0, 0)}

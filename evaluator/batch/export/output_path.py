@@ -90,7 +90,10 @@ class About:
             unfinished=self.unfinished,
         )
         decision = self.decision
-        notes = found.notes if decision is None else (*found.notes, decision.status)
+        if decision is None:
+            notes = found.notes
+        else:
+            notes = (*found.notes, decision.status)
         return replace(found, decision=decision, notes=notes)
 
     def group(self, template: str, variant: str) -> GroupSummary | None:

@@ -129,7 +129,10 @@ class ShotPool:
         """The examples for a row with these inputs. Raises: MissingField, if there are not
         enough.
         """
-        matched = None if self._match is None else self._match(row)
+        if self._match is None:
+            matched = None
+        else:
+            matched = self._match(row)
         own = content_digest(inputs)
         k = self._wanted.k
         found = tuple(
@@ -196,7 +199,10 @@ def read_shots(
         answers = []
     else:
         answers = [getter(wanted.answer, "fewshot.answer")]
-    rows = origin.read() if origin.is_repeatable else None
+    if origin.is_repeatable:
+        rows = origin.read()
+    else:
+        rows = None
     if not isinstance(rows, Generator):
         raise UsageError(
             f"fewshot.rows: an iterator ({origin.name}) can be read once only; give a list or "
@@ -205,7 +211,10 @@ def read_shots(
     with closing(rows):
         for place, (line, row) in enumerate(rows):
             example = mapper.example(row, place, line, [*matches, *answers])
-            answer = example.more[-1] if answers else example.target
+            if answers:
+                answer = example.more[-1]
+            else:
+                answer = example.target
             try:
                 check(example.inputs)
                 if answer is None:

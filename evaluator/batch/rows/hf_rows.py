@@ -68,7 +68,10 @@ class HubRows:
 
     def __str__(self) -> str:
         config = f"/{self.config}" if self.config else ""
-        revision = f"@{self.revision}" if self.revision else ""
+        if self.revision:
+            revision = f"@{self.revision}"
+        else:
+            revision = ""
         return f"{PREFIX}{self.name}{config}:{self.split}{revision}"
 
     @property

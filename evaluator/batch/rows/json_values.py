@@ -87,7 +87,10 @@ def json_row(row: Any) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in cast("Mapping[Any, Any]", row).items():
         # Most are plain texts, which need no call.
-        key = name if name.__class__ is str else _key(name, "the row")
+        if name.__class__ is str:
+            key = name
+        else:
+            key = _key(name, "the row")
         values[key] = value if value.__class__ is str else json_value(value, str(name))
     return values
 

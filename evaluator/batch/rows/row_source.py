@@ -80,7 +80,10 @@ class Origin:
         is cheap to count. Raises: RowError, if the file cannot be read.
         """
         description: dict[str, Any] = {"kind": self.kind, **self.more}
-        rows = None if self.count is None else self.count()
+        if self.count is None:
+            rows = None
+        else:
+            rows = self.count()
         if self.path is not None:
             is_plain = self.kind in ("jsonl", "hf") and self.path.suffix.lower() != ".gz"
             size, digest, lines = fingerprint(self.path, count_lines=is_plain)

@@ -106,7 +106,10 @@ class Selection(Checked, error=UsageError):
         """The number of selected rows of `rows`; None if only reading them can tell."""
         if rows is None or self.where is not None:
             return None
-        stop = rows if self.stop is None else min(self.stop, rows)
+        if self.stop is None:
+            stop = rows
+        else:
+            stop = min(self.stop, rows)
         bounds = [max(0, stop - (self.start or 0)), self.sample, self.limit]
         selected = min(bound for bound in bounds if bound is not None)
         if self.shard is None:

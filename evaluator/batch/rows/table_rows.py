@@ -110,7 +110,11 @@ def read_parquet(path: Path) -> Rows:
         while True:
             try:
                 block = next(blocks, None)
-                records: list[Any] = [] if block is None else block.to_pylist()
+                records: list[Any]
+                if block is None:
+                    records = []
+                else:
+                    records = block.to_pylist()
             except (OSError, ValueError) as error:
                 raise RowError(
                     f"the Parquet file is broken: {error}", source=str(path), place=place

@@ -188,7 +188,10 @@ def _drop_normal(text: str) -> str:
 def _drop_token(token: str) -> str:
     if not _is_number(token):
         token = token.translate(_ASCII_PUNCTUATION)
-    token = str(float(token)) if _is_number(token) else token
+    if _is_number(token):
+        token = str(float(token))
+    else:
+        token = token
     return " ".join(_ARTICLES.sub(" ", token).split())
 
 

@@ -113,7 +113,10 @@ class ChoiceScorer(ResultScorer):
         wanted = wanted_letters(target, options)
         if self.strict is not None:
             letters = _inspect_letters(text, options)
-            chosen = next(iter(letters)) if len(letters) == 1 else None
+            if len(letters) == 1:
+                chosen = next(iter(letters))
+            else:
+                chosen = None
             why = "no line 'ANSWER: LETTER'"
         else:
             chosen, why = choose(text, options)

@@ -147,7 +147,10 @@ class FunctionScorer(LeavesInputUnchanged):
             return binary_score(found)
         if isinstance(found, int | float):
             return graded_score(found, self.pass_at)
-        hint = "; is a return missing?" if given is None else ""
+        if given is None:
+            hint = "; is a return missing?"
+        else:
+            hint = ""
         raise UsageError(
             f"{name} returned {type_name(given)}, expected a bool, a number or a Score{hint}"
         )

@@ -135,7 +135,10 @@ class JsonSchemaScorer(_JsonScorer):
                 violation is not None and violation.kind == "bad_schema"
             ):
                 raise UsageError(str(violation))
-            problem = None if violation is None else str(violation)
+            if violation is None:
+                problem = None
+            else:
+                problem = str(violation)
         return binary_score(problem is None, explanation=problem or "")
 
 

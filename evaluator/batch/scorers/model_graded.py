@@ -161,9 +161,15 @@ class ModelGradedScorer(ResultScorer):
             return [self]
         members: list[Self] = []
         for model in models:
-            label = "judge" if model is None else _NOT_IN_NAME.sub("_", model)[-50:]
+            if model is None:
+                label = "judge"
+            else:
+                label = _NOT_IN_NAME.sub("_", model)[-50:]
             for repeat in range(1, self.judge_epochs + 1):
-                name = f"{label}.{repeat}" if self.judge_epochs > 1 else label
+                if self.judge_epochs > 1:
+                    name = f"{label}.{repeat}"
+                else:
+                    name = label
                 member = replace(
                     self, name=name, model=model, repeat=repeat, judges=None, judge_epochs=1
                 )
@@ -227,7 +233,10 @@ def judgement(answer: Outcome, read: Callable[[Any], Score], about: Mapping[str,
     task.
     """
     model = answer.notes.get("model")
-    named = {"model": model} if isinstance(model, str) else {}
+    if isinstance(model, str):
+        named = {"model": model}
+    else:
+        named = {}
     metadata = {**about, **named, "task_ids": [] if answer.task_id is None else [answer.task_id]}
     if isinstance(answer, TaskError):
         return Score(
@@ -336,7 +345,10 @@ class GradedScorer(ModelGradedScorer):
         if isinstance(answer, TaskResult) and answer.parsed_content is None:
             answer = replace(answer, parsed_content=answer.content)
         if self.grades is None:
-            read = partial(self._read_weighted, answer) if self.by_probability else self.read
+            if self.by_probability:
+                read = partial(self._read_weighted, answer)
+            else:
+                read = self.read
             return judgement(answer, read, about=self.about())
         return judgement(answer, self._read_grade, about={**self.about(), "is_grade": True})
 

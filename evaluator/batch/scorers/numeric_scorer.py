@@ -218,9 +218,11 @@ class NumericScorer(ResultScorer):
 
     async def score(self, scored: ScorerInput) -> Score:
         target = scored.sample.target
-        wanted: list[Any] = (
-            cast("list[Any]", list(target)) if isinstance(target, list | tuple) else [target]
-        )
+        wanted: list[Any]
+        if isinstance(target, list | tuple):
+            wanted = cast("list[Any]", list(target))
+        else:
+            wanted = [target]
         if target is None or not wanted:
             return NO_TARGET
         if self.strict is not None:

@@ -106,7 +106,10 @@ class MajorityScorer(BuiltinScorer):
         score = combined_score(votes, self._quorum())
         if score.value is None:
             return score
-        value = 0.5 if score.passed is None else float(score.passed)
+        if score.passed is None:
+            value = 0.5
+        else:
+            value = float(score.passed)
         return replace(score, value=value, answer=None)
 
 

@@ -139,8 +139,14 @@ class IncludesScorer(_StringScorer):
     def _holds(self, text: str, part: str) -> bool:
         if not self.whole_words or part not in text:
             return part in text
-        before = r"(?<!\w)" if re.match(r"\w", part) else ""
-        after = r"(?!\w)" if re.search(r"\w\Z", part) else ""
+        if re.match(r"\w", part):
+            before = r"(?<!\w)"
+        else:
+            before = ""
+        if re.search(r"\w\Z", part):
+            after = r"(?!\w)"
+        else:
+            after = ""
         return re.search(before + re.escape(part) + after, text) is not None
 
 
@@ -217,7 +223,10 @@ class RegexScorer(ResultScorer):
         )
 
     async def _search(self, compiled: Any, text: str) -> Any:
-        find = compiled.fullmatch if self.full else compiled.search
+        if self.full:
+            find = compiled.fullmatch
+        else:
+            find = compiled.search
         text = text.strip() if self.full else text
         try:
             return find(text, timeout=INLINE_S)
@@ -412,7 +421,11 @@ class SimilarityScorer(TargetScorer):
             hosted = _HostedEmbedder(self.model)
         else:
             hosted = None
-        embedder: Embedder = self.embedder if hosted is None else hosted
+        embedder: Embedder
+        if hosted is None:
+            embedder = self.embedder
+        else:
+            embedder = hosted
         mine, *others = await embed(embedder, [text, *wanted])
         if any(len(other) != len(mine) for other in others):
             raise UsageError(f"embedder {embedder.name} returned vectors of different lengths")

@@ -123,7 +123,10 @@ def weighted_interval(
         max(math.fsum(s * value for s, value in zip(shares, values, strict=True)), min(values)),
         max(values),
     )
-    of = range(len(values)) if clusters is None else clusters
+    if clusters is None:
+        of = range(len(values))
+    else:
+        of = clusters
     errors = dict[Hashable, float]()
     worths = dict[Hashable, float]()
     for value, share, cluster in zip(values, shares, of, strict=True):
@@ -238,7 +241,10 @@ def reducer(name: str) -> Reducer:
             "pass@3)"
         )
     k = int(found[2])
-    estimate = pass_at_k if found[1] == "@" else pass_hat_k
+    if found[1] == "@":
+        estimate = pass_at_k
+    else:
+        estimate = pass_hat_k
     return Reducer(
         name, lambda passes: estimate(len(passes), round(sum(passes)), k), of_passes=True, least=k
     )

@@ -128,7 +128,10 @@ def corrected_mean(
             high = min(1.0, high)
         return replace(found, se=se, low=low, high=high)
     # How much wider than for independent results, and than with a known variance.
-    inflation = math.sqrt(variance / independent) if independent > 0 else 1.0
+    if independent > 0:
+        inflation = math.sqrt(variance / independent)
+    else:
+        inflation = 1.0
     if se > _NO_SPREAD:
         inflation *= reach / se / normal_quantile((1 + confidence) / 2)
     low, high = _limits(parts, mean, between, inflation=inflation, confidence=confidence)
@@ -391,8 +394,14 @@ def jeffreys(share: float, n: float, confidence: float = CONFIDENCE) -> tuple[fl
     passed = share * n + 0.5
     failed = (1 - share) * n + 0.5
     tail = (1 - confidence) / 2
-    low = _beta_quantile(tail, passed, failed) if share > 0 else 0.0
-    high = 1 - _beta_quantile(tail, failed, passed) if share < 1 else 1.0
+    if share > 0:
+        low = _beta_quantile(tail, passed, failed)
+    else:
+        low = 0.0
+    if share < 1:
+        high = 1 - _beta_quantile(tail, failed, passed)
+    else:
+        high = 1.0
     return low, high
 
 

@@ -77,7 +77,10 @@ def mean_difference(
     high = seen.high
     p = None
     if seen.mean is not None and seen.se is not None:
-        units = seen.n if seen.clusters is None else seen.clusters
+        if seen.clusters is None:
+            units = seen.n
+        else:
+            units = seen.clusters
         if seen.se > _ROUNDING * max(map(abs, differences)):
             p = student_two_sided(seen.mean / seen.se, units - 1)
         elif low is not None:
@@ -107,7 +110,10 @@ def signed_z(
         return None
     p = found.p
     if p is None:
-        units = found.n if found.clusters is None else found.clusters
+        if found.clusters is None:
+            units = found.n
+        else:
+            units = found.clusters
         p = 2 * 0.5**units
     return math.copysign(normal_quantile(max(p, _SMALLEST_P) / 2), found.mean)
 

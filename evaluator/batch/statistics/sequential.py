@@ -224,7 +224,10 @@ def _efficacy_limits(alpha: float, looks: int, *times: float) -> list[float]:
     paths = Paths()
     spent = 0.0
     for number, time in enumerate(times, 1):
-        total = alpha / 2 if number == looks else _alpha_spent(alpha / 2, time)
+        if number == looks:
+            total = alpha / 2
+        else:
+            total = _alpha_spent(alpha / 2, time)
         step = total - spent
         limit = root(
             lambda z, at=paths, t=time, s=step: s - at.chance_above(t, z, drift=0.0),
@@ -249,7 +252,10 @@ def _futility(
     for number, (time, most) in enumerate(zip(times, efficacy, strict=True), 1):
         limit = 0.0
         if time >= _FUTILE_FROM or number == looks:
-            total = beta if number == looks else _beta_spent(beta, time)
+            if number == looks:
+                total = beta
+            else:
+                total = _beta_spent(beta, time)
             step = total - spent
             limit = root(
                 lambda z, at=paths, t=time, s=step: at.chance_within(t, z, drift=drift) - s,
@@ -375,7 +381,10 @@ def race(
             if own is not None and other is not None
         ]
         differences = [difference for _, difference in rows]
-        groups = None if clusters is None else [clusters[place] for place, _ in rows]
+        if clusters is None:
+            groups = None
+        else:
+            groups = [clusters[place] for place, _ in rows]
         z = signed_z(differences, groups)
         if z is not None and z <= -boundary:
             mean = math.fsum(differences) / len(differences)

@@ -140,7 +140,10 @@ class ScorerColumns:
                 self.votes.append(NONE)
 
     def put(self, row: int, score: Score | None) -> None:
-        metadata = {} if score is None else score.metadata
+        if score is None:
+            metadata = {}
+        else:
+            metadata = score.metadata
         if metadata or self.votes is not None:
             self._put_votes(row, _ballot(metadata.get("votes")))
         if self.panel is None and score is not None and metadata and has_ratings(score):
@@ -156,7 +159,10 @@ class ScorerColumns:
             if fault_of(score) is not None:
                 state = FAULTY
             else:
-                passed = NONE if score.passed is None else int(score.passed)
+                if score.passed is None:
+                    passed = NONE
+                else:
+                    passed = int(score.passed)
                 if score.value is not None:
                     state = VALUED
                     value = score.value

@@ -316,7 +316,10 @@ class _Group:
         columns = self.columns
         rows = self.rows
         if wanted is None:
-            wanted = [reducer("mean")] if self.epochs > 1 else []
+            if self.epochs > 1:
+                wanted = [reducer("mean")]
+            else:
+                wanted = []
         return GroupSummary(
             *key,
             part=self.part(rows, self.pending),
@@ -506,7 +509,10 @@ class _Group:
 
     def stabilities(self) -> Iterator[tuple[str, JudgeStability]]:
         for name, scorer in self.columns.scorers.items():
-            found = None if scorer.panel is None else scorer.panel.stability(self.rows)
+            if scorer.panel is None:
+                found = None
+            else:
+                found = scorer.panel.stability(self.rows)
             if found is not None:
                 yield name, found
 

@@ -32,7 +32,10 @@ class VerdictCounts(JsonForm):
     pending: int | None = None
 
     def __str__(self) -> str:
-        of = "" if self.pending is None else f" of {self.total:,}"
+        if self.pending is None:
+            of = ""
+        else:
+            of = f" of {self.total:,}"
         return (
             f"{self.results:,}{of} results ({self.passed:,} passed, {self.failed:,} failed, "
             f"{self.error:,} error, "

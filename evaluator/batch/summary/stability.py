@@ -70,11 +70,18 @@ class PanelColumns:
 
     def put(self, row: int, score: Score | None) -> None:
         """Sets the ratings of a row, replacing earlier ones."""
-        metadata: Mapping[str, Any] = {} if score is None else score.metadata
+        metadata: Mapping[str, Any]
+        if score is None:
+            metadata = {}
+        else:
+            metadata = score.metadata
         votes = _mapping(metadata.get("votes"))
         values = _mapping(metadata.get("values"))
         orders = metadata.get("flipped")
-        flipped = list(_mapping(orders).values()) if isinstance(orders, Mapping) else [orders]
+        if isinstance(orders, Mapping):
+            flipped = list(_mapping(orders).values())
+        else:
+            flipped = [orders]
         flipped = [each for each in flipped if isinstance(each, bool)]
         known = row < len(self._flipped)
         if not (votes or flipped or known) or len(votes) > _MOST_JUDGES:
@@ -114,16 +121,28 @@ class PanelColumns:
         for ballot, count in counts.items():
             for (i, first), (j, second) in combinations(enumerate(ballot), 2):
                 if _NONE not in (first, second):
-                    pairs = again if models[i] == models[j] else other
+                    if models[i] == models[j]:
+                        pairs = again
+                    else:
+                        pairs = other
                     pairs[0] += count * (first != second)
                     pairs[1] += count
         flips = [_share(again[0] + other[0], again[1] + other[1]), _share(*again), _share(*other)]
         passed = sum(count * ballot.count(1) for ballot, count in counts.items())
         votes = passed + sum(count * ballot.count(0) for ballot, count in counts.items())
         judges = len(models)
-        noise = flips[0] if flips[1] is None else flips[1]
-        verdicts = None if noise is None else panel_flips(passed / votes, noise, judges)
-        variance = judge_variance(self._complete(rows)) if judges else judge_variance(())
+        if flips[1] is None:
+            noise = flips[0]
+        else:
+            noise = flips[1]
+        if noise is None:
+            verdicts = None
+        else:
+            verdicts = panel_flips(passed / votes, noise, judges)
+        if judges:
+            variance = judge_variance(self._complete(rows))
+        else:
+            variance = judge_variance(())
         judge = variance.judge
         return JudgeStability(
             n or sum(_at(self._swapped, row, 0) > 0 for row in rows),

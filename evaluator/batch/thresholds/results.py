@@ -82,14 +82,20 @@ class ThresholdResult:
         return asdict(self) | {"threshold": str(self.threshold), "status": self.status.value}
 
     def __str__(self) -> str:
-        where = f" for {self.where}" if self.where else ""
+        if self.where:
+            where = f" for {self.where}"
+        else:
+            where = ""
         if self.value is None:
             value = "unknown"
         else:
             value = f"{self.value:.6g}"
         if self.value is not None and self.threshold.metric in DURATIONS:
             value = duration_text(self.value)
-        reason = f": {self.reason}" if self.reason else ""
+        if self.reason:
+            reason = f": {self.reason}"
+        else:
+            reason = ""
         return (
             f"{self.status.value}: {self.threshold}{where}: {value} ({self.n:,} of "
             f"{self.of:,}){reason}"
@@ -229,7 +235,10 @@ def _judged(
     else:
         pending = summary.counts.pending
     where = group.name if group is not None else ""
-    reasons = [summary.unfinished] if summary.unfinished else []
+    if summary.unfinished:
+        reasons = [summary.unfinished]
+    else:
+        reasons = []
     if threshold.metric != "pending":
         if pending:
             reasons.append(f"{pending:,} results are pending")
@@ -270,7 +279,10 @@ def _judged(
 
 def _unscored_answers(holder: BatchSummary | GroupSummary, scorer: str | None) -> list[str]:
     """Which scorers have answers to score yet; all of them, if none is named."""
-    groups = holder.groups if isinstance(holder, BatchSummary) else [holder]
+    if isinstance(holder, BatchSummary):
+        groups = holder.groups
+    else:
+        groups = [holder]
     waiting = Counter[str]()
     for group in groups:
         for name, found in group.part.scorers.items():
@@ -317,14 +329,20 @@ def _final_bounds(
     fail.
     """
     metric = threshold.metric
-    counts = summary.counts if group is None else group.part.counts
+    if group is None:
+        counts = summary.counts
+    else:
+        counts = group.part.counts
     if pending is None:
         total = None
     else:
         total = counts.passed + counts.failed + counts.error + counts.unscored + pending
     if metric in ("passed", "failed"):
         known = getattr(counts, metric)
-        other = counts.failed if metric == "passed" else counts.passed
+        if metric == "passed":
+            other = counts.failed
+        else:
+            other = counts.passed
         return known, None if total is None else total - other
     if metric in (*AMOUNTS, "total_cost"):
         spending = (summary if group is None else group).spending

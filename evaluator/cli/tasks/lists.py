@@ -150,7 +150,10 @@ COMMANDS = (list_active, read, create, update, close)
 
 def _content(option: str) -> str:
     """The text in `@FILE`, or on standard input for `@-` and `-`."""
-    path = option if option == "-" else option.removeprefix("@")
+    if option == "-":
+        path = option
+    else:
+        path = option.removeprefix("@")
     if path == "" or (path == option and path != "-"):
         raise UsageError(f"--content {option[:200]!r}: expected @FILE, or - for standard input")
     try:

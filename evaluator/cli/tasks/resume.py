@@ -86,7 +86,10 @@ def resume(
     store = TaskStore(options.tasks_dir)
     found = find_task(store, task)
     store = store_beside(found, store)
-    number = found if isinstance(found, int) else parse_id(found.stem)
+    if isinstance(found, int):
+        number = found
+    else:
+        number = parse_id(found.stem)
     try:
         was_completed = store.read(found, repair=repair).status == "completed"
     except CorruptRecord as error:

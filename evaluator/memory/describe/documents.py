@@ -145,9 +145,11 @@ def _cells(text: str) -> Iterator[tuple[str, str]]:
         notebook: Any = json.loads(text)
     except (ValueError, RecursionError):
         return
-    cells: Any = (
-        cast("dict[str, Any]", notebook).get("cells") if isinstance(notebook, dict) else None
-    )
+    cells: Any
+    if isinstance(notebook, dict):
+        cells = cast("dict[str, Any]", notebook).get("cells")
+    else:
+        cells = None
     for cell in cast("list[Any]", cells)[:_CELLS] if isinstance(cells, list) else []:
         if not isinstance(cell, dict):
             continue

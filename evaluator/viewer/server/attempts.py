@@ -188,7 +188,10 @@ def _repeated(
 
 
 def _output(step: Step) -> str:
-    output = None if step.end is None else step.end.output
+    if step.end is None:
+        output = None
+    else:
+        output = step.end.output
     if mapping(output):
         return pretty(mapping(output).get("content"))
     return pretty(output)

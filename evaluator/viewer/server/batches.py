@@ -340,10 +340,16 @@ def sample_page(state: State, query: Mapping[str, str]) -> Page:
     wanted = read_query(query, len(batch.cells))
     order = matrix.select(wanted, batch.cells).samples
     sample = index.samples[row]
-    place = order.index(sample) if sample in order else None
+    if sample in order:
+        place = order.index(sample)
+    else:
+        place = None
     address = f"/batch/{query['folder']}"
     chosen = {name: query[name] for name in QUERY if query.get(name)}
-    page = "" if place is None else str(place // ROWS_PER_PAGE + 1)
+    if place is None:
+        page = ""
+    else:
+        page = str(place // ROWS_PER_PAGE + 1)
     names = dict(zip(batch.cells, cell_names(batch), strict=True))
     back = urlencode(chosen | {"page": page}, errors="replace")
     values = {
@@ -413,6 +419,9 @@ def repeat_command(batch: Batch, result: SampleResult) -> str:
                 if isinstance(value, str) and value:
                     parts += [f"--{name}", shlex.quote(value)]
     for name, value in result.inputs.items():
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        if isinstance(value, str):
+            text = value
+        else:
+            text = json.dumps(value, ensure_ascii=False)
         parts += ["--input", shlex.quote(f"{name}={text}")]
     return " ".join(parts)

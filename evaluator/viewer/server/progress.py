@@ -160,7 +160,10 @@ def progress_data(batch: Batch, name: str, index: BatchIndex, about: About) -> d
     rate = None
     if state == "running" and not index.unread:
         rate = index.rate()
-    session = live_session(batch) if state == "running" else None
+    if state == "running":
+        session = live_session(batch)
+    else:
+        session = None
     decision = Decision.of(batch.manifest)
     left_s = None
     if rate and total is not None:

@@ -258,7 +258,10 @@ def run_page(state: State, query: Mapping[str, str]) -> Page:
     header = recording.header
     talks = conversations(recording)
     template, lines = _template(state, recording)
-    usage = total_usage(recording.steps) if summary is None else summary.usage
+    if summary is None:
+        usage = total_usage(recording.steps)
+    else:
+        usage = summary.usage
     models = () if summary is None else summary.models
     values = {
         "href": f"/run/{folder}/{query['task']}",
@@ -289,7 +292,10 @@ def run_page(state: State, query: Mapping[str, str]) -> Page:
     }
     if header is not None and header.parent:
         values["parent"] = {"href": f"/run/{folder}/{header.parent}", "id": header.parent}
-    live_ms = LIVE_MS if recording.status == "running" else 0
+    if recording.status == "running":
+        live_ms = LIVE_MS
+    else:
+        live_ms = 0
     return Page("run", f"TASK-{query['task']}", values, live_ms=live_ms)
 
 

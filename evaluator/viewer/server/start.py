@@ -188,7 +188,10 @@ def search_page(state: State, query: Mapping[str, str]) -> Page:
     templates, entries of queues and background tasks.
     """
     text = query.get("text", "").strip()
-    groups = list(_hits(state, text.casefold())) if text else []
+    if text:
+        groups = list(_hits(state, text.casefold()))
+    else:
+        groups = []
     return Page(
         "search", "Search", {"text": text, "groups": [each for each in groups if each["hits"]]}
     )
