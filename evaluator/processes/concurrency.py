@@ -34,6 +34,8 @@ async def cancel_all(tasks: Iterable[asyncio.Future[Any]]) -> None:
 
 _short_tasks_lock = threading.Lock()
 _short_task_runs = 0
+# Whether the program has frozen objects itself, once that was seen: counting them takes milliseconds.
+_program_freezes = False
 
 
 @contextmanager
@@ -44,9 +46,11 @@ def short_tasks() -> Generator[None]:
     would take a tenth of the time. Garbage from before is collected afterwards. Has no effect in a
     program that has frozen objects itself (`gc.freeze`).
     """
-    global _short_task_runs
+    global _short_task_runs, _program_freezes
     with _short_tasks_lock:
-        is_frozen = _short_task_runs > 0 or gc.get_freeze_count() == 0
+        if _short_task_runs == 0 and not _program_freezes:
+            _program_freezes = gc.get_freeze_count() > 0
+        is_frozen = not _program_freezes
         if is_frozen:
             if _short_task_runs == 0:
                 gc.freeze()

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from evaluator.processes import concurrency
 from evaluator.processes.concurrency import short_tasks
 
 
 @pytest.fixture(autouse=True)
-def _nothing_frozen() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
-    """The process of the tests has frozen what it imported."""
+def _nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    """The process of the tests has frozen what it imported, and that may have been seen."""
+    monkeypatch.setattr(concurrency, "_program_freezes", False)
     gc.unfreeze()
     yield
     gc.freeze()
