@@ -34,7 +34,7 @@ async def cancel_all(tasks: Iterable[asyncio.Future[Any]]) -> None:
 
 _short_tasks_lock = threading.Lock()
 _short_task_runs = 0
-# Whether the program has frozen objects itself, once that was seen: counting them takes milliseconds.
+# Whether the program was seen to freeze objects itself: counting them takes milliseconds.
 _program_freezes = False
 
 
