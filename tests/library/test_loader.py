@@ -707,6 +707,23 @@ def test_all_shipped_files_are_read_where_the_findings_may_depend_on_them(tmp_pa
     assert [d.hint for d in library.errors] == ["did you mean `two`?"]
 
 
+def test_a_template_of_a_shipped_file_with_another_name_is_found(tmp_path, files_read):
+    put(tmp_path / "shipped", one=task("one"), two=task("other"))
+    assert TemplateLibrary.load(put(tmp_path / "own")).get("other").name == "other"
+
+
+def test_a_reload_in_between_does_not_lose_shipped_templates(tmp_path, files_read, monkeypatch):
+    put(tmp_path / "shipped", one=task("one"), two=task("two"))
+    library = TemplateLibrary.load(put(tmp_path / "own"))
+    half_read = library._content
+    whole = library._state
+    contents = iter([whole])
+    monkeypatch.setattr(
+        TemplateLibrary, "_content", property(lambda _: next(contents, half_read)), raising=False
+    )
+    assert [*library.templates] == ["one", "two"]
+
+
 TWO = f'<template name="two">{task("word")}</template>'
 
 
