@@ -261,6 +261,9 @@ class EvaluatorParts:
         )
         self._reports_interrupted = True
 
+    # The name in Python's messages about wrong arguments.
+    __init__.__qualname__ = "Evaluator.__init__"
+
     @classmethod
     def _of(cls, init_args: Mapping[str, Any], services: Services) -> Self:
         """Makes an Evaluator of these parts. It does not report interrupted runs."""
