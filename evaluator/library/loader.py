@@ -527,6 +527,7 @@ class TemplateLibrary:
         copy = TemplateLibrary(ranker=self._make_ranker)
         with self._lock:
             copy._roots = self._roots
+            copy._shipped = self._shipped
             copy._edited = {root: dict(texts) for root, texts in self._edited.items()}
             copy._content = self._state
         copy.edit(path, text)

@@ -690,6 +690,7 @@ def test_a_shipped_file_is_read_when_its_template_is_used(tmp_path, files_read):
     assert [*library.called_by("one")] == ["two"]
     assert files_read == ["mine.xml", "one.xml", "two.xml"], "with the one that it calls"
     assert [*library.own] == ["mine"]
+    assert [*library.with_edit(f"{own}/mine.xml", task("edited")).own] == ["edited"]
     with pytest.raises(UsageError, match="there is no template 'thre'; did you mean `three`"):
         library.get("thre")
     assert [*library.templates] == ["mine", "one", "three", "two"]
