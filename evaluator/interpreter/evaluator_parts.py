@@ -433,13 +433,13 @@ class EvaluatorParts:
         except (RecordError, OSError, ValueError):
             # The next run reports the problem with the folder.
             return
-        if ids:
+        if ids and self.services.store is not None:
             more = ""
             if len(ids) > MAX_REPORTED:
                 more = " and more"
             self.services.notice(
                 f"interrupted and not resumed: TASK-{', TASK-'.join(ids[:MAX_REPORTED])}{more}; "
-                "see: evaluator tasks list --interrupted"
+                f"see: evaluator tasks list --interrupted{self.services.store.option}"
             )
 
     async def aclose(self) -> None:
