@@ -26,7 +26,7 @@ from evaluator.record.search import find
 from evaluator.record.steps import StepEnd, StepStart, Summary
 
 MODEL = "local/small"
-COMMAND = [sys.executable, "-c", "from evaluator.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from evaluator.__main__ import main; main()"]
 USAGE = {
     "input_tokens": 92,
     "output_tokens": 21,

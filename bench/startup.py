@@ -20,7 +20,7 @@ from pathlib import Path
 
 from figures import Figure, parser_for, report
 
-COMMAND = [sys.executable, "-c", "from evaluator.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from evaluator.__main__ import main; main()"]
 BASE = [sys.executable, "-c", "pass"]
 MEASURED: tuple[tuple[str, list[str], float], ...] = (
     ("import evaluator", [sys.executable, "-c", "import evaluator"], 0.1),

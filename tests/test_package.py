@@ -81,6 +81,11 @@ def test_help_of_the_evaluator_shows_examples_and_every_argument():
     assert [name for name in arguments if not re.search(rf"^- {name}: ", text, re.MULTILINE)] == []
 
 
+def test_an_unknown_argument_is_reported_by_the_name_of_the_public_class():
+    with pytest.raises(TypeError, match=r"^Evaluator\.__init__\(\) got an unexpected .*'handlr'"):
+        evaluator.Evaluator(handlr="offline")  # pyright: ignore[reportCallIssue]
+
+
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'Evaluater'"):
         _ = evaluator.Evaluater

@@ -33,9 +33,6 @@ EXIT_USAGE = 2
 EXIT_CONFIGURATION = 3
 EXIT_INTERRUPTED = 130
 
-_OBJECTS_PER_COLLECTION = 10_000
-"""Python's own default, 700, costs a command 20 ms."""
-
 # Heading → name → (module, one line of help): the help page of the group imports no command.
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Run": {
@@ -113,7 +110,12 @@ COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.it
 
 
 class LazyGroup(click.Group):
-    """Finds commands in COMMANDS, so that `--help` and each command import only what they need."""
+    """Finds commands in COMMANDS, so that `--help` and each command import only what they need.
+
+    `owns_process`: what exists is left out of the search for garbage until the process ends.
+    """
+
+    owns_process = False
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -122,7 +124,8 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"evaluator.cli.{COMMANDS[cmd_name][0]}")
-        gc.freeze()  # modules stay until the process ends
+        if self.owns_process:
+            gc.freeze()
         word = cmd_name.rpartition(" ")[2]
         command: click.Command = getattr(module, f"{word}_" if iskeyword(word) else word)
         add_verbose_option(command)
@@ -188,8 +191,7 @@ def main(argv: list[str] | None = None) -> Any:
         from evaluator.processes.own_environment import hide_own_environment
 
         hide_own_environment()
-        # Imports make many objects and no garbage.
-        gc.set_threshold(_OBJECTS_PER_COLLECTION, 10, 10)
+        cli.owns_process = True
     arguments = sys.argv[1:] if argv is None else argv
     _encode_anything()
     with batch_stderr(arguments):

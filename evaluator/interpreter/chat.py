@@ -85,7 +85,7 @@ class Chat:
             if not header.extra.get("chat"):
                 raise UsageError(
                     f"TASK-{task_id} is not a chat; resume it with: evaluator tasks resume "
-                    f"{task_id}"
+                    f"{task_id}{store.option}"
                 )
             services = recorded_services(header, services)
             run = run_of(self, services)

@@ -261,6 +261,9 @@ class EvaluatorParts:
         )
         self._reports_interrupted = True
 
+    # The name in Python's messages about wrong arguments.
+    __init__.__qualname__ = "Evaluator.__init__"
+
     @classmethod
     def _of(cls, init_args: Mapping[str, Any], services: Services) -> Self:
         """Makes an Evaluator of these parts. It does not report interrupted runs."""
@@ -430,13 +433,13 @@ class EvaluatorParts:
         except (RecordError, OSError, ValueError):
             # The next run reports the problem with the folder.
             return
-        if ids:
+        if ids and self.services.store is not None:
             more = ""
             if len(ids) > MAX_REPORTED:
                 more = " and more"
             self.services.notice(
                 f"interrupted and not resumed: TASK-{', TASK-'.join(ids[:MAX_REPORTED])}{more}; "
-                "see: evaluator tasks list --interrupted"
+                f"see: evaluator tasks list --interrupted{self.services.store.option}"
             )
 
     async def aclose(self) -> None:

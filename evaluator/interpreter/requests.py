@@ -267,7 +267,7 @@ def recorded_run(services: Services, header: Header, values: dict[str, Any]) -> 
     if header.extra.get("chat"):
         raise RecordError(
             f"{task} is an interactive session; resume it with: evaluator chat --resume "
-            f"{header.task_id}"
+            f"{header.task_id}{'' if services.store is None else services.store.option}"
         )
     xml = header.extra.get("node")
     score = header.extra.get("match_score")

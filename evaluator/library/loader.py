@@ -173,9 +173,9 @@ class TemplateLibrary:
         """The content with the shipped template `name`, if there is one, and those that it
         mentions; with all of them for None.
         """
-        unread = self._content.unread
-        if not unread or (name is not None and name not in unread):
-            return self._content
+        content = self._content
+        if not content.unread or (name is not None and name not in content.unread):
+            return content
         with self._lock, limited_hints(_MAX_COMPARISONS):
             before = self._content
             if self._shipped is not None:
@@ -262,6 +262,8 @@ class TemplateLibrary:
         if template is not None:
             return template
         state = self._state
+        if name in state.templates:  # in a shipped file of another name
+            return state.templates[name]
         if name in state.broken:
             # The first file that claims the name and has no usable template of that name.
             claims = (
@@ -525,6 +527,7 @@ class TemplateLibrary:
         copy = TemplateLibrary(ranker=self._make_ranker)
         with self._lock:
             copy._roots = self._roots
+            copy._shipped = self._shipped
             copy._edited = {root: dict(texts) for root, texts in self._edited.items()}
             copy._content = self._state
         copy.edit(path, text)

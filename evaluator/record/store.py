@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -92,6 +93,11 @@ class TaskStore(TaskFolder):
         self._key: bytes | None = None
         if sync not in SYNC_POLICIES:
             raise UsageError(f"sync is one of {', '.join(SYNC_POLICIES)}, not {sync!r}")
+
+    @property
+    def option(self) -> str:
+        """The option, after a space, with which a command uses this folder; "" for the default."""
+        return "" if str(self.root) == "tasks" else f" --tasks {shlex.quote(str(self.root))}"
 
     def create(
         self,

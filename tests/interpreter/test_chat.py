@@ -142,6 +142,7 @@ def test_what_is_not_a_chat_is_refused(make_evaluator, tmp_path):
     person = Person("one")
     error = asyncio.run(evaluator.chat(person.ask, person.show, resume=1))
     assert isinstance(error, TaskError) and "is not a chat" in error.message
+    assert f"tasks resume 1 --tasks {evaluator.services.store.root}" in error.message
     asyncio.run(evaluator.chat(person.ask, person.show))
     cut(tmp_path, "query[1]/end", task_id=2)
     error = asyncio.run(evaluator.resume(2))

@@ -690,6 +690,7 @@ def test_a_shipped_file_is_read_when_its_template_is_used(tmp_path, files_read):
     assert [*library.called_by("one")] == ["two"]
     assert files_read == ["mine.xml", "one.xml", "two.xml"], "with the one that it calls"
     assert [*library.own] == ["mine"]
+    assert [*library.with_edit(f"{own}/mine.xml", task("edited")).own] == ["edited"]
     with pytest.raises(UsageError, match="there is no template 'thre'; did you mean `three`"):
         library.get("thre")
     assert [*library.templates] == ["mine", "one", "three", "two"]
@@ -705,6 +706,23 @@ def test_all_shipped_files_are_read_where_the_findings_may_depend_on_them(tmp_pa
     ]
     library = TemplateLibrary.load(put(tmp_path / "wrong", calls=task("calls", "{{ tow() }}")))
     assert [d.hint for d in library.errors] == ["did you mean `two`?"]
+
+
+def test_a_template_of_a_shipped_file_with_another_name_is_found(tmp_path, files_read):
+    put(tmp_path / "shipped", one=task("one"), two=task("other"))
+    assert TemplateLibrary.load(put(tmp_path / "own")).get("other").name == "other"
+
+
+def test_a_reload_in_between_does_not_lose_shipped_templates(tmp_path, files_read, monkeypatch):
+    put(tmp_path / "shipped", one=task("one"), two=task("two"))
+    library = TemplateLibrary.load(put(tmp_path / "own"))
+    half_read = library._content
+    whole = library._state
+    contents = iter([whole])
+    monkeypatch.setattr(
+        TemplateLibrary, "_content", property(lambda _: next(contents, half_read)), raising=False
+    )
+    assert [*library.templates] == ["one", "two"]
 
 
 TWO = f'<template name="two">{task("word")}</template>'

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -44,3 +46,29 @@ def test_objects_that_a_program_has_frozen_stay_frozen() -> None:
         assert gc.get_freeze_count() > 0
     finally:
         gc.unfreeze()
+
+
+def test_a_command_in_the_process_of_a_program_leaves_its_collector_alone() -> None:
+    """In a process of its own: the command's module is imported once."""
+    program = (
+        "import gc\n"
+        "from evaluator.cli import main\n"
+        "before = gc.get_threshold()\n"
+        "try: main(['templates', '--help'])\n"
+        "except SystemExit: print('collector', gc.get_threshold() == before, gc.get_freeze_count())"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.stdout.splitlines()[-1:] == ["collector True 0"], ran.stderr
+
+
+def test_a_command_of_its_own_process_collects_seldom() -> None:
+    program = (
+        "import gc, sys\n"
+        "from evaluator.__main__ import _GC_THRESHOLD, main\n"
+        "sys.argv = ['evaluator', 'templates', '--help']\n"
+        "try: main()\n"
+        "except SystemExit:\n"
+        "    print('collector', gc.get_threshold()[0] == _GC_THRESHOLD, gc.get_freeze_count() > 0)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.stdout.splitlines()[-1:] == ["collector True True"], ran.stderr
