@@ -9,6 +9,7 @@ from typing import Any
 START = 1_790_000_000
 PRICES = {
     "gpt-4o-mini": (1.5e-7, 6e-7),
+    "gpt-4.1-mini": (4e-7, 1.6e-6),
     "claude-haiku-4-5": (1e-6, 5e-6),
     "gemini-2.5-flash": (3e-7, 2.5e-6),
     "mistral-small": (1e-7, 3e-7),

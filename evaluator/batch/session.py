@@ -368,6 +368,8 @@ class Session:
         reason = self.stop.reason
         if state == "waiting" and self.waves is not None:
             reason = self.waves.reason()
+        elif state == "incomplete" and not reason and self.waves is not None:
+            reason = self.waves.cancel_reason()
         elif self.looks is not None and not reason:
             reason = self.looks.decision.status
         snapshot = self._snapshot()

@@ -137,6 +137,12 @@ class Waves:
         """What is waited for."""
         return self.batches.reason()
 
+    def cancel_reason(self) -> str:
+        """Why calls are left in a session that was cancelled; empty for another one."""
+        if not self.is_cancelled:
+            return ""
+        return "its provider batches were cancelled; the calls without an answer are left"
+
     # -- sessions ----------------------------------------------------------------------------------
 
     async def begin(self) -> None:

@@ -66,7 +66,8 @@ _HEAD = ["", "model", "", "turns", "calls", "input", "output", *_COSTS]
 
 
 def _print_costs(costs: CostPlan) -> None:
-    echo(visible(f"{costs.name}: {costs.samples:,} samples"))
+    noun = "sample" if costs.samples == 1 else "samples"
+    echo(visible(f"{costs.name}: {costs.samples:,} {noun}"))
     for name, tree in costs.tree.items():
         echo_text(f"{name}\n{indent(tree, '  ')}")
     rows: list[list[str]] = []

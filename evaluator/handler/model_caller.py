@@ -347,12 +347,13 @@ async def _wait_for_prefix(session: Session) -> CacheWrite | None:
     cache; what is returned is to be left if this call does. The wait does not count as this task's
     time.
     """
-    caches = session.plan.choice.prompt_caches
+    choice = session.plan.choice
+    caches = choice.prompt_caches
     prefix = None if caches is None else session.prefix()
     if caches is None or prefix is None:
         return None
     with session.budget.paused():
-        return await caches.enter(prefix)
+        return await caches.enter(prefix, choice.label, choice.endpoint)
 
 
 async def _acquire(call: _TurnCall) -> Permit:

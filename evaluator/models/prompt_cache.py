@@ -195,17 +195,19 @@ class PromptCaches:
     """
 
     def __init__(self) -> None:
-        self._entries: dict[bytes, CacheWrite] = {}
+        self._entries: dict[tuple[str, str, bytes], CacheWrite] = {}
 
-    async def enter(self, prefix: Prefix) -> CacheWrite | None:
-        """Returns at once where the prefix is in the cache: None. Else waits for the call that
-        writes it; if that is the caller's, the caller has to `leave` what is returned.
+    async def enter(self, prefix: Prefix, model: str, endpoint: str = "") -> CacheWrite | None:
+        """Returns at once where the prefix is in the cache of `model` at `endpoint`: None. Else
+        waits for the call that writes it; if that is the caller's, the caller has to `leave` what
+        is returned.
         """
-        entry = self._entries.get(prefix.key)
+        key = (model, endpoint, prefix.key)
+        entry = self._entries.get(key)
         if entry is None:
             if len(self._entries) >= _MAX_PREFIXES:
                 self._entries.clear()  # who waits for one has it
-            entry = self._entries[prefix.key] = CacheWrite()
+            entry = self._entries[key] = CacheWrite()
         if not entry.is_warm():
             await entry.lock.acquire()
             if not entry.is_warm():

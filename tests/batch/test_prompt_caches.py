@@ -67,6 +67,8 @@ class CachingServer(ProviderServer):
         written = self._seen.written
         if written is None:
             written = frozenset(self.written)
+        model = f"{body['model']}: "
+        written = frozenset(text.removeprefix(model) for text in written if text.startswith(model))
         self.found.append(bool(written))
         answer = super().reply(body)
         if "input_tokens" in answer["usage"]:
@@ -87,7 +89,7 @@ class CachingServer(ProviderServer):
                 read = tokens_of(text)
             if "cache_control" in block and is_long:
                 kept = tokens_of(text)
-                self.written.add(text)
+                self.written.add(f"{body['model']}: {text}")
         new = max(0, kept - read)
         return {
             "input_tokens": tokens_of(text) - read - new,
@@ -100,7 +102,7 @@ class CachingServer(ProviderServer):
         text = "".join(message["content"] for message in body["messages"])
         rules = text.rpartition("\n")[0]
         read = tokens_of(rules) if any(other.startswith(rules) for other in written) else 0
-        self.written.add(text)
+        self.written.add(f"{body['model']}: {text}")
         cached = read // 128 * 128 if read >= MIN_TOKENS["openai"] else 0
         sent = tokens_of(text)
         return {
@@ -218,3 +220,16 @@ def test_rows_of_an_evaluator_share_the_beginning_too(
 
     cached = asyncio.run(evaluate())
     assert server.found == [False, True, True, True] and sorted(map(bool, cached)) == server.found
+
+
+def test_each_model_of_a_batch_writes_the_beginning_once(
+    server: CachingServer, tmp_path: Path
+) -> None:
+    models = ["openai/gpt-4o-mini", "openai/gpt-4.1-mini"]
+    # The first calls of both models are under way together.
+    server.crowd = threading.Barrier(len(models))
+    run(tmp_path / "p", server, "openai", "auto", models=models)
+    found: dict[str, list[bool]] = {}
+    for body, was_found in zip(server.bodies, server.found, strict=True):
+        found.setdefault(body["model"], []).append(was_found)
+    assert list(found.values()) == [[False, True, True, True]] * 2

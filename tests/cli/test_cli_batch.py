@@ -102,6 +102,7 @@ def test_a_dry_run_prints_the_calls_and_makes_no_folder(cli: Any, tmp_path: Path
     assert re.search(r"^total +at most +18 +72 ", ran.out, re.MULTILINE), ran.out
     assert re.search(r"^ +expected +18 +18 ", ran.out, re.MULTILINE)
     assert not (tmp_path / "b").exists()
+    assert ": 1 sample\n" in cli(*batch("--dry-run", "--limit", "1")).out
 
 
 def test_a_dry_run_reads_every_row(cli: Any, write: Any) -> None:

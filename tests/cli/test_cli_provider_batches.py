@@ -70,6 +70,7 @@ def test_a_cancelled_batch_keeps_the_answers_that_were_paid(
     cancelled = cli("batch", "cancel", "b", "--trust", cwd=project)
     assert cancelled.code == 5
     assert "of 4 calls 2 answered, 2 unanswered" in cancelled.err
+    assert "incomplete: its provider batches were cancelled; the calls without" in cancelled.err
     status = json.loads(cli("batch", "status", "b", "--json", cwd=project).out)
     assert (status["state"], status["done"], len(server.ledger)) == ("incomplete", 2, 2)
     assert server.operations.count("create") == 1

@@ -71,7 +71,7 @@ def test_the_next_call_writes_what_a_failed_one_did_not_and_again_when_it_is_dro
     order: list[str] = []
 
     async def call(caches: PromptCaches, name: str, *, works: bool = True) -> None:
-        writing = await caches.enter(prefix)
+        writing = await caches.enter(prefix, "openai/gpt-4o-mini")
         order.append(f"{name} writes" if writing else f"{name} reads")
         await asyncio.sleep(0)
         if writing is not None:
