@@ -105,6 +105,7 @@ def _label(
         if word not in sheet.grades:
             word = _MARKS.get(word, word)
         answer = sheet.read(word)
+        _check_verdict(row, answer)
         shown = shown_digest(result)
     else:
         if result.key == other.key:
@@ -133,6 +134,17 @@ def _label(
         seconds=float(row.get("seconds") or 0),
         other="" if other is None else other.key,
     )
+
+
+def _check_verdict(row: LabelRow, answer: Answer) -> None:
+    """Raises: UsageError, if the row's value or grade says something else than its verdict."""
+    said = row.get("verdict").lower()
+    if said in map(str, LabelVerdict) and said != answer.verdict.value:
+        column = "grade" if row.get("grade") else "value"
+        raise UsageError(
+            f"the verdict is {said}, but the {column} {row.get(column)!r:.40} means "
+            f"{answer.verdict.value}; correct one of them, or leave it empty"
+        )
 
 
 def _preference(row: LabelRow) -> LabelVerdict:

@@ -15,6 +15,7 @@ import pytest
 
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.labels import LabelVerdict, read_labels
+from evaluator.batch.reading import open_batch
 from tests.batch.labelled import judged_batch, label_some, pair_batch, result_of
 
 PEOPLE = ("--labeller", "ada")
@@ -341,3 +342,13 @@ def test_options_of_a_search_need_improve(cli: Any, batch: Path) -> None:
     refused = cli("calibrate", "b", "--improve")
     assert refused.code == 2
     assert "define the judge again" in refused.err
+
+
+@pytest.mark.parametrize(("verdict", "value"), [("passed", "0.2"), ("Failed", "1")])
+def test_an_import_whose_verdict_and_value_differ_is_refused(
+    cli: Any, batch: Path, tmp_path: Path, verdict: str, value: str
+) -> None:
+    key = next(iter(open_batch(batch).results())).key
+    (tmp_path / "l.csv").write_text(f"key,verdict,value\n{key},{verdict},{value}\n")
+    ran = cli("label", "b", "--import", "l.csv", "--labeller", "ada")
+    assert ran.code == 2 and f"l.csv:2: the verdict is {verdict.lower()}, but the value" in ran.err
