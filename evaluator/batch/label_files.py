@@ -169,19 +169,20 @@ def _other_row(row: LabelRow, result: SampleResult) -> LabelRow:
     )
 
 
-def export_labels(batch: Batch, path: Path) -> int:
+def export_labels(batch: Batch, path: Path) -> tuple[int, list[Path]]:
     """Writes the labels that count into a file, in the form that its name ends with. Returns: their
-    number.
+    number, and what was written: `path`, or a log for each of several templates or variants.
 
     Raises: UsageError, for another ending, or a file of the batch's own record; RecordError, if it
     cannot be written.
     """
     found = _labelled(batch)
+    written = [path]
     if path.suffix == ".eval":
         about = About(
             batch.manifest, batch.totals, summary=batch.summarise(), labels=batch.labels()
         )
-        write_inspect(batch.results(), about, path)
+        written = write_inspect(batch.results(), about, path)
     else:
         if path.suffix == ".csv":
             text = _csv_text(found)
@@ -195,7 +196,7 @@ def export_labels(batch: Batch, path: Path) -> int:
             raise _unknown_form(path)
         with output_file(path) as file:
             file.write(text.encode("utf-8", "backslashreplace"))
-    return sum(len(each.labels) for each in found)
+    return sum(len(each.labels) for each in found), written
 
 
 def _labelled(batch: Batch) -> list[Labelled]:
