@@ -105,6 +105,7 @@ def _label(
         if word not in sheet.grades:
             word = _MARKS.get(word, word)
         answer = sheet.read(word)
+        _check_verdict(row, answer)
         shown = shown_digest(result)
     else:
         if result.key == other.key:
@@ -135,6 +136,17 @@ def _label(
     )
 
 
+def _check_verdict(row: LabelRow, answer: Answer) -> None:
+    """Raises: UsageError, if the row's value or grade says something else than its verdict."""
+    said = row.get("verdict").lower()
+    if said in map(str, LabelVerdict) and said != answer.verdict.value:
+        column = "grade" if row.get("grade") else "value"
+        raise UsageError(
+            f"the verdict is {said}, but the {column} {row.get(column)!r:.40} means "
+            f"{answer.verdict.value}; correct one of them, or leave it empty"
+        )
+
+
 def _preference(row: LabelRow) -> LabelVerdict:
     for verdict in _PREFERENCES:
         if row.get("verdict").lower() == verdict.value:
@@ -157,19 +169,20 @@ def _other_row(row: LabelRow, result: SampleResult) -> LabelRow:
     )
 
 
-def export_labels(batch: Batch, path: Path) -> int:
+def export_labels(batch: Batch, path: Path) -> tuple[int, list[Path]]:
     """Writes the labels that count into a file, in the form that its name ends with. Returns: their
-    number.
+    number, and what was written: `path`, or a log for each of several templates or variants.
 
     Raises: UsageError, for another ending, or a file of the batch's own record; RecordError, if it
     cannot be written.
     """
     found = _labelled(batch)
+    written = [path]
     if path.suffix == ".eval":
         about = About(
             batch.manifest, batch.totals, summary=batch.summarise(), labels=batch.labels()
         )
-        write_inspect(batch.results(), about, path)
+        written = write_inspect(batch.results(), about, path)
     else:
         if path.suffix == ".csv":
             text = _csv_text(found)
@@ -183,7 +196,7 @@ def export_labels(batch: Batch, path: Path) -> int:
             raise _unknown_form(path)
         with output_file(path) as file:
             file.write(text.encode("utf-8", "backslashreplace"))
-    return sum(len(each.labels) for each in found)
+    return sum(len(each.labels) for each in found), written
 
 
 def _labelled(batch: Batch) -> list[Labelled]:

@@ -65,6 +65,8 @@ def calibrate(
     from evaluator.batch.summary.calibrated import calibration_tables
     from evaluator.batch.summary.tables import as_markdown, as_text
 
+    if markdown and as_json:
+        raise UsageError("--json and --markdown are two formats; give one of them")
     found = open_batch(batch)
     if improve:
         run_search_command((found, scorer), given, markdown=markdown, as_json=as_json)

@@ -93,10 +93,13 @@ def label(
 
     found = open_batch(batch)
     if target is not None:
-        if source is not None or labeller is not None:
-            raise UsageError("give --export alone, without --import and --labeller")
-        count = export_labels(found, target)
-        echo(f"{target}: {count:,} labels")
+        if source or labeller or scorer or templates or variants or limit:
+            raise UsageError(
+                "give --export alone, without --import, --labeller, --scorer, --template, "
+                "--variant and --limit: it writes the labels of all"
+            )
+        count, written = export_labels(found, target)
+        echo(f"{', '.join(map(str, written))}: {count:,} labels")
         return
     if templates or variants:
         if source is not None or scorer is not None:
@@ -115,6 +118,8 @@ def label(
         _Terminal(session, found).run(limit)
         return
     if source is not None:
+        if limit is not None:
+            raise UsageError("--limit ends a session of labelling; --import adds the whole file")
         if scorer is not None:
             scorer = scorer_to_label(found, scorer)
         count = import_labels(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -105,6 +106,10 @@ def compare(
         raise UsageError("give two batches, or one with two --variant or two --template")
     if no_cluster and cluster is not None:
         raise UsageError("give --cluster or --no-cluster, not both")
+    if markdown and as_json:
+        raise UsageError("--json and --markdown are two formats; give one of them")
+    if min_difference is not None and not math.isfinite(min_difference):
+        raise UsageError(f"--min-difference is {min_difference}, expected a finite number")
     a = open_batch(paths[0])
     b = open_batch(paths[-1])
     if no_cluster:
@@ -354,6 +359,8 @@ def summary(batch: Path, thresholds: tuple[str, ...], markdown: bool, as_json: b
     """Show a batch's numbers as they are now, and check thresholds; makes no call."""
     from evaluator.batch.reading import open_batch
 
+    if markdown and as_json:
+        raise UsageError("--json and --markdown are two formats; give one of them")
     _print_summary(open_batch(batch), thresholds, markdown=markdown, as_json=as_json)
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.labels import LabelVerdict, read_labels
+from evaluator.batch.reading import open_batch
 from tests.batch.labelled import judged_batch, label_some, pair_batch, result_of
 
 PEOPLE = ("--labeller", "ada")
@@ -152,8 +153,10 @@ def test_comparisons_survive_an_export_and_an_import(cli: Any, tmp_path: Path, n
     cli("label", "pairs", "--labeller", "bob", *both[2:], stdin=b"2\nq\n")
     before = read_labels(folder)
     assert len(before) == 6 and all(label.other for label in before)
-    assert cli("label", "pairs", "--export", name).out == f"{name}: 6 labels\n"
-    files = [name] if name != "l.eval" else [next(tmp_path.glob("l-quiz_small*.eval")).name]
+    written = cli("label", "pairs", "--export", name).out
+    logs = sorted((path.name for path in tmp_path.glob("l-*.eval")), reverse=True)
+    assert written == f"{', '.join(logs or [name])}: 6 labels\n"
+    files = logs[:1] or [name]
     copy = pair_batch(tmp_path / "copy").folder
     for file in files:
         assert cli("label", "copy", "--import", file).out == f"{file}: 6 labels\n"
@@ -341,3 +344,40 @@ def test_options_of_a_search_need_improve(cli: Any, batch: Path) -> None:
     refused = cli("calibrate", "b", "--improve")
     assert refused.code == 2
     assert "define the judge again" in refused.err
+
+
+@pytest.mark.parametrize(("verdict", "value"), [("passed", "0.2"), ("Failed", "1")])
+def test_an_import_whose_verdict_and_value_differ_is_refused(
+    cli: Any, batch: Path, tmp_path: Path, verdict: str, value: str
+) -> None:
+    key = next(iter(open_batch(batch).results())).key
+    (tmp_path / "l.csv").write_text(f"key,verdict,value\n{key},{verdict},{value}\n")
+    ran = cli("label", "b", "--import", "l.csv", "--labeller", "ada")
+    assert ran.code == 2 and f"l.csv:2: the verdict is {verdict.lower()}, but the value" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--export", "l.csv", "--scorer", "judge"), "give --export alone"),
+        (("--export", "l.csv", "--limit", "2"), "give --export alone"),
+        (("--import", "l.csv", *PEOPLE, "--limit", "2"), "--import adds the whole file"),
+    ],
+)
+def test_options_without_effect_on_files_of_labels_are_refused(
+    cli: Any, batch: Path, words: tuple[str, ...], said: str
+) -> None:
+    ran = cli("label", batch.name, *words)
+    assert ran.code == 2 and said in ran.err
+
+
+@pytest.mark.parametrize("command", ["calibrate", "summary", "compare"])
+def test_two_formats_are_refused(cli: Any, batch: Path, command: str) -> None:
+    batches = [batch.name] * (2 if command == "compare" else 1)
+    ran = cli(command, *batches, "--json", "--markdown")
+    assert ran.code == 2 and "give one of them" in json.loads(ran.out)["error"]["message"]
+
+
+def test_a_least_difference_that_is_no_number_is_refused_at_once(cli: Any, batch: Path) -> None:
+    ran = cli("compare", batch.name, batch.name, "--min-difference", "nan")
+    assert ran.code == 2 and ran.out == "" and "expected a finite number" in ran.err
