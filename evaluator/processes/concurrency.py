@@ -32,6 +32,8 @@ async def cancel_all(tasks: Iterable[asyncio.Future[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+# Python 3.12 starts with some hundred frozen objects of its own; a program has thousands.
+_FROZEN_BY_PYTHON = 1_000
 _short_tasks_lock = threading.Lock()
 _short_task_runs = 0
 # Whether the program was seen to freeze objects itself: counting them takes milliseconds.
@@ -49,7 +51,7 @@ def short_tasks() -> Generator[None]:
     global _short_task_runs, _program_freezes
     with _short_tasks_lock:
         if _short_task_runs == 0 and not _program_freezes:
-            _program_freezes = gc.get_freeze_count() > 0
+            _program_freezes = gc.get_freeze_count() > _FROZEN_BY_PYTHON
         is_frozen = not _program_freezes
         if is_frozen:
             if _short_task_runs == 0:
