@@ -218,15 +218,11 @@ def prompts_of(
         yield _prompts(evaluator, name, "given inputs", inputs, None)
         return
     for number in range(min(most, max(1, len(node.examples)))):
-        has_example = number < len(node.examples)
-        if has_example:
+        title = "sample inputs"
+        expected = None
+        if number < len(node.examples):
             title = f"example {number + 1}"
-        else:
-            title = "sample inputs"
-        if has_example:
             expected = node.examples[number].output
-        else:
-            expected = None
         try:
             values = sample_inputs(node, number)
         except UsageError as error:

@@ -219,11 +219,9 @@ class Tally:
         if now - self._recent[-1][0] >= TICK_S:
             self._recent.append((now, self.ran))
         done = max(self.before, self.earlier) + self.ran - self.replaced
+        left = None
         if self.total is not None:
             done = min(done, max(self.total, self.done))
-        if self.total is None:
-            left = None
-        else:
             left = max(0, self.total - done)
         if left is not None and rate > 0:
             eta_s = left / rate

@@ -429,13 +429,10 @@ def _workspace_edit(project: Project, change: Change) -> types.WorkspaceEdit:
             document_version = None
         else:
             document = project.document(path)
-            if document is None:
-                changed = []
-            else:
+            changed = []
+            document_version = None
+            if document is not None:
                 changed = _edits(document, text)
-            if document is None:
-                document_version = None
-            else:
                 document_version = document.version
         identifier = types.OptionalVersionedTextDocumentIdentifier(uri, document_version)
         edits.append(types.TextDocumentEdit(identifier, changed))

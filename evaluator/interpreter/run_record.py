@@ -163,15 +163,13 @@ class RunRecord:
         if isinstance(steps.earlier, ResumedSteps):
             duration_s += steps.earlier.duration_s()
         status: FinalStatus = "completed"
+        reason = None
         if isinstance(outcome, TaskError):
+            reason = outcome.message
             if isinstance(outcome.cause, (CallRejected, MachineError)):
                 status = "aborted"
             else:
                 status = "failed"
-        if isinstance(outcome, TaskError):
-            reason = outcome.message
-        else:
-            reason = None
         usage = outcome.usage.non_zero()
         result = outcome.to_dict()
         try:

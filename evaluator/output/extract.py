@@ -528,14 +528,13 @@ def without_thinking(text: str) -> tuple[str, str]:
             continue
         kept.append(text[position : match.start()])
         closing = text.find("</think", match.end())
+        end = 0
         if closing >= 0:
             end = text.find(">", closing) + 1
-        else:
-            end = 0
-        if end:
-            kind, position = ("reasoning", end)
-        else:
-            kind, position = ("reasoning_open", len(text))
         if not end:
+            kind = "reasoning_open"
+            position = len(text)
             break
+        kind = "reasoning"
+        position = end
     return "".join((*kept, text[position:])), kind

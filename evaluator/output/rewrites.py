@@ -138,11 +138,9 @@ def _with_opening(text: str, kinds: list[str]) -> tuple[str, list[str]]:
         # markup in a string.
         if match[1]:
             element = text.rfind(f"<{match[1]}", 0, start)
-        else:
-            element = -1
-        if match[1]:
             since = 0
         else:
+            element = -1
             since = max(text.rfind(">", 0, start), 0)
         before = text[since : element if element >= 0 else start]
         if "{" not in before and "[" not in before:

@@ -436,7 +436,6 @@ def _header(top: _Section, extra: dict[str, Any]) -> Header:
         number = 0
         if found is not None:
             number = int(found[1])
-        if found is not None:
             top.take("id")
     return Header(
         number,

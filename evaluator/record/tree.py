@@ -70,13 +70,10 @@ class TaskNode:
 
 def read_tree(store: TaskStore, recording: Recording) -> TaskNode:
     """The tree of `recording`, with its parent and subtasks from `store`."""
-    if recording.header is None:
-        own = None
-    else:
+    own = None
+    parent = None
+    if recording.header is not None:
         own = recording.header.task_id
-    if recording.header is None:
-        parent = None
-    else:
         parent = recording.header.parent
     seen = {number for number in (own, parent) if number is not None}
     above = None

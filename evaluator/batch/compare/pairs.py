@@ -153,16 +153,14 @@ def _compared(
     notes += other_differences(a, b, shared=shared)
     if clustering.at_odds:
         notes.append(clustering.at_odds)
-    if cluster is None:
-        clusters = None
-    else:
-        clusters = _clusters(a, pairs)
+    clusters = None
     if cluster is not None:
+        clusters = _clusters(a, pairs)
         found = [a.cluster(number) for number in pairs]
         notes += _cluster_warnings(
             cluster,
             found,
-            count=len(set(clusters or ())),
+            count=len(set(clusters)),
             fields=a.fields,
             is_own=clustering.is_own,
         )

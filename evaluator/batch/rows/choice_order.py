@@ -81,10 +81,9 @@ def shuffle_choices(sample: Sample, seed: int) -> Sample | None:
     moved: Any = [values[at] for at in order]
     if isinstance(found, Mapping):
         letters = [str(key).strip() for key in cast("Any", found)]
+        moved = dict(zip(cast("Mapping[Any, Any]", found), moved, strict=True))
     else:
         letters = list(_LETTERS)
-    if isinstance(found, Mapping):
-        moved = dict(zip(cast("Mapping[Any, Any]", found), moved, strict=True))
     for place in places:
         for field in CHOICE_FIELDS:
             if field in place and place[field] == found:

@@ -184,13 +184,8 @@ def check_fit(
             raise UsageError(f"{threshold}: {threshold.metric} is between -1 and 1")
     if reducers is None:
         if not needed:
-            reducers = None
-        elif epochs > 1:
-            reducers = ["mean"]
-        else:
-            reducers = []
-    if reducers is None:
-        return None
+            return None
+        reducers = ["mean"] if epochs > 1 else []
     return tuple(dict.fromkeys((*reducers, *needed)))
 
 
