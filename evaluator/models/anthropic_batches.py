@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +17,7 @@ from evaluator.errors import ProviderError
 from evaluator.models import prices
 from evaluator.models.attachments import Attachment, with_unsent
 from evaluator.models.backend import Message, ModelRequest, ModelResponse
-from evaluator.models.batch_api import BatchApi, size_of
+from evaluator.models.batch_api import BatchApi, arguments_of, refused, seconds_of, size_of
 from evaluator.models.chat_wire import encode_json, respond, tool_call
 from evaluator.models.failures import error_in_body, malformed
 from evaluator.models.prompt_cache import MARK, marked_places, text_blocks
@@ -109,7 +108,7 @@ class AnthropicBatches:
         await self._api.call("POST", f"{_path_of(batch)}/cancel")
 
     async def clean_up(self, batch: ProviderBatch, upload: str | None) -> None:
-        await self._api.call("DELETE", _path_of(batch.id))
+        await self._api.delete(_path_of(batch.id))
 
     async def aclose(self) -> None:
         await self._api.aclose()
@@ -128,8 +127,8 @@ class AnthropicBatches:
             number,
             status,
             is_over=status == "ended",
-            created=_seconds(data.get("created_at")),
-            expires=_seconds(data.get("expires_at")),
+            created=seconds_of(data.get("created_at")),
+            expires=seconds_of(data.get("expires_at")),
             requests=total,
         )
 
@@ -138,26 +137,19 @@ def _path_of(batch: str) -> str:
     return f"/messages/batches/{quote(batch, safe='')}"
 
 
-def _seconds(value: Any) -> float | None:
-    try:
-        return datetime.fromisoformat(value).timestamp()
-    except (TypeError, ValueError):
-        return None
-
-
 # -- the wire --------------------------------------------------------------------------------------
 
 
 def message_request(request: ModelRequest) -> dict[str, Any]:
     """The body of a request. Raises: ProviderError, for a field that the API cannot take."""
     if request.schema is not None:
-        raise _refused("no JSON schema is sent with a provider batch of Anthropic")
+        raise refused("no JSON schema is sent with a provider batch of Anthropic")
     if request.seed is not None or request.extra_body:
         if request.extra_body:
             name = "extra_body"
         else:
             name = "seed"
-        raise _refused(f"Anthropic takes no {name}; remove it from the profile")
+        raise refused(f"Anthropic takes no {name}; remove it from the profile")
     most = request.max_output_tokens or prices.max_output_tokens(request.model) or _MAX_TOKENS
     places = marked_places(request)
     blocks = [_blocks(m, places.get(at, ())) for at, m in enumerate(request.messages)]
@@ -194,10 +186,6 @@ def message_request(request: ModelRequest) -> dict[str, Any]:
     return body
 
 
-def _refused(message: str) -> ProviderError:
-    return ProviderError(message, kind="bad_request")
-
-
 def _role(message: Message) -> str:
     if message.role == "assistant":
         return "assistant"
@@ -232,7 +220,7 @@ def _answer_blocks(message: Message) -> list[dict[str, Any]]:
         blocks.append(_text(message.content))
     for call in message.tool_calls:
         block = {"type": "tool_use", "id": call.id, "name": call.name}
-        blocks.append({**block, "input": _arguments(call.arguments)})
+        blocks.append({**block, "input": arguments_of(call.arguments)})
     return blocks
 
 
@@ -240,16 +228,6 @@ def _part(attachment: Attachment) -> dict[str, Any]:
     data = base64.b64encode(attachment.data).decode("ascii")
     source = {"type": "base64", "media_type": attachment.media_type, "data": data}
     return {"type": "image" if attachment.is_image else "document", "source": source}
-
-
-def _arguments(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        found = None
-    if isinstance(found, dict):
-        return cast("dict[str, Any]", found)
-    return {"invalid_arguments": text}
 
 
 def read_message(data: Any) -> ModelResponse:

@@ -5,9 +5,11 @@ times are bounded, and secrets are masked in errors.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from dataclasses import field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -164,6 +166,14 @@ class BatchApi:
             secrets=self.secrets,
         )
 
+    async def delete(self, path: str) -> None:
+        """Deletes something; it may have been deleted before."""
+        try:
+            await self.call("DELETE", path)
+        except ProviderError as error:
+            if error.kind != "not_found":
+                raise
+
     async def aclose(self) -> None:
         client = self._client
         self._client = None
@@ -201,6 +211,30 @@ def list_of(value: Any) -> list[Mapping[str, Any]]:
         return []
     found = cast("list[Any]", value)
     return [cast("Mapping[str, Any]", each) for each in found if isinstance(each, dict)]
+
+
+def seconds_of(value: Any) -> float | None:
+    """A moment of an answer as seconds since 1970; None for anything else."""
+    try:
+        return datetime.fromisoformat(value).timestamp()
+    except (TypeError, ValueError):
+        return None
+
+
+def refused(message: str) -> ProviderError:
+    """The error for a request that the API cannot take."""
+    return ProviderError(message, kind="bad_request")
+
+
+def arguments_of(text: str) -> Mapping[str, Any]:
+    """The arguments of a tool call that a model wrote, as a mapping."""
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, dict):
+        return cast("Mapping[str, Any]", found)
+    return {"invalid_arguments": text}
 
 
 def _object(line: bytes) -> Mapping[str, Any] | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator, Mapping
-from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,17 @@ from urllib.parse import quote
 
 from evaluator.errors import ProviderError
 from evaluator.models.attachments import with_unsent
-from evaluator.models.backend import Message, ModelRequest, ModelResponse, ToolCall
-from evaluator.models.batch_api import BatchApi, list_of, mapping_of, size_of, text_of
+from evaluator.models.backend import Message, ModelRequest, ModelResponse
+from evaluator.models.batch_api import (
+    BatchApi,
+    arguments_of,
+    list_of,
+    mapping_of,
+    refused,
+    seconds_of,
+    size_of,
+    text_of,
+)
 from evaluator.models.chat_wire import encode_json, respond, tool_call
 from evaluator.models.failures import error_in_body, malformed
 from evaluator.models.provider_batches import BatchAnswer, ProviderBatch
@@ -123,12 +131,7 @@ class GeminiBatches:
         if upload is not None:
             paths.append(f"/v1beta/{quote(upload)}")
         for path in paths:
-            try:
-                await self._api.call("DELETE", path)
-            except ProviderError as error:
-                # It was deleted before.
-                if error.kind != "not_found":
-                    raise
+            await self._api.delete(path)
 
     async def aclose(self) -> None:
         await self._api.aclose()
@@ -139,7 +142,7 @@ class GeminiBatches:
         status = state.removeprefix("BATCH_STATE_").removeprefix("JOB_STATE_")
         output = mapping_of(about.get("output")) or mapping_of(data.get("response"))
         file = output.get("responsesFile")
-        created = _seconds(about.get("createTime"))
+        created = seconds_of(about.get("createTime"))
         stats = mapping_of(about.get("batchStats"))
         total = stats.get("requestCount")
         problem = None
@@ -169,22 +172,15 @@ def _count(value: Any) -> int | None:
     return None
 
 
-def _seconds(value: Any) -> float | None:
-    try:
-        return datetime.fromisoformat(value).timestamp()
-    except (TypeError, ValueError):
-        return None
-
-
 # -- the wire --------------------------------------------------------------------------------------
 
 
 def content_request(request: ModelRequest) -> dict[str, Any]:
     """The body of a request. Raises: ProviderError, for a field that the API cannot take."""
     if request.schema is not None:
-        raise _refused("no JSON schema is sent with a provider batch of Gemini")
+        raise refused("no JSON schema is sent with a provider batch of Gemini")
     if request.extra_body:
-        raise _refused("a provider batch of Gemini takes no extra_body; remove it from the profile")
+        raise refused("a provider batch of Gemini takes no extra_body; remove it from the profile")
     names: dict[str, str] = {}
     contents: list[dict[str, Any]] = []
     messages = [message for message in request.messages if message.role != "system"]
@@ -204,7 +200,7 @@ def content_request(request: ModelRequest) -> dict[str, Any]:
         body["systemInstruction"] = {"parts": system}
     if request.tools:
         if any(tool.native is not None for tool in request.tools):
-            raise _refused("a provider batch of Gemini takes no tools of other providers")
+            raise refused("a provider batch of Gemini takes no tools of other providers")
         functions = [
             {
                 "name": tool.name,
@@ -215,10 +211,6 @@ def content_request(request: ModelRequest) -> dict[str, Any]:
         ]
         body["tools"] = [{"functionDeclarations": functions}]
     return body
-
-
-def _refused(message: str) -> ProviderError:
-    return ProviderError(message, kind="bad_request")
 
 
 def _role(message: Message) -> str:
@@ -250,18 +242,13 @@ def _parts(message: Message, names: dict[str, str]) -> list[dict[str, Any]]:
     signatures = [block["signature"] for block in message.thinking if "signature" in block]
     for call in message.tool_calls:
         names[call.id] = call.name
-        part: dict[str, Any] = {"functionCall": {"name": call.name, "args": _arguments(call)}}
+        part: dict[str, Any] = {
+            "functionCall": {"name": call.name, "args": arguments_of(call.arguments)}
+        }
         if signatures:
             part["thoughtSignature"] = signatures.pop(0)
         parts.append(part)
     return parts
-
-
-def _arguments(call: ToolCall) -> Mapping[str, Any]:
-    try:
-        return mapping_of(json.loads(call.arguments or "{}"))
-    except (ValueError, RecursionError):
-        return {}
 
 
 def read_content(data: Any) -> ModelResponse:

@@ -134,14 +134,8 @@ class OpenAIBatches:
 
     async def clean_up(self, batch: ProviderBatch, upload: str | None) -> None:
         for file in (upload, *batch.files):
-            if file is None:
-                continue
-            try:
-                await self._api.call("DELETE", f"/files/{quote(file, safe='')}")
-            except ProviderError as error:
-                # It was deleted before.
-                if error.kind != "not_found":
-                    raise
+            if file is not None:
+                await self._api.delete(f"/files/{quote(file, safe='')}")
 
     async def aclose(self) -> None:
         await self._api.aclose()
