@@ -148,7 +148,10 @@ async def plan_costs(
     like = like or plan.options.decide.like
     if like is None and _is_resumed(plan):
         like = plan.options.output
-    recorded, rows_before = ({}, {}) if like is None else _recorded(like)
+    recorded: dict[tuple[str, str | None], Amounts] = {}
+    rows_before: dict[str, list[Mapping[str, Any]]] = {}
+    if like is not None:
+        recorded, rows_before = _recorded(like)
     if not recorded:
         like = None
     makers = [
