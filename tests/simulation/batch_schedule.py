@@ -25,7 +25,10 @@ from tests.simulation.workload import BATCH, World
 ROWS = [{"id": f"row-{n}", "what": f"part {n}", "target": "answer"} for n in range(8)]
 EPOCHS = 2
 # Where each call is told apart by its request.
-EPOCHS_OF = {"workers": 1, "waves": 1}
+EPOCHS_OF = {"workers": 1, "waves": 1, "together": 1}
+# Each question is in two rows.
+TWICE = [{**row, "what": f"part {place // 2}"} for place, row in enumerate(ROWS)]
+EXAMPLES = [{"what": f"example {n}", "target": f"answer {n}"} for n in range(4)]
 CONCURRENCY = 4
 SHARDS = 2
 # Each answer that a result needs: of the task and of its judge, by the result's identity.
@@ -34,6 +37,11 @@ Needed = dict[str, Counter[str]]
 
 # Half of the answers are expected to pass, and all do: with 8 rows this is decided at the last look but one.
 DECIDE = {"detect": 0.5, "baseline": 0.5, "stop_early": True}
+OPTIONS_OF: dict[str, dict[str, Any]] = {
+    "decided": {"decide": DECIDE},
+    "waves": {"provider_batch": True, "wait": True},
+    "together": {"fewshot": {"rows": EXAMPLES, "k": 2, "seed": 1}},
+}
 
 
 async def act(evaluator: Evaluator, path: Path, *, repair: bool, form: str, **options: Any) -> Any:
@@ -42,7 +50,7 @@ async def act(evaluator: Evaluator, path: Path, *, repair: bool, form: str, **op
     async def batch(path: Path, **more: Any) -> Any:
         return await run_batch(
             "ask",
-            ROWS,
+            TWICE if form == "together" else ROWS,
             evaluator=evaluator,
             inputs={"what": "what"},
             id="id",
@@ -58,23 +66,14 @@ async def act(evaluator: Evaluator, path: Path, *, repair: bool, form: str, **op
             resume=True,
             repair=repair,
             display="none",
-            **options,
-            **more,
+            **{**OPTIONS_OF.get(form, {}), **options, **more},
         )
 
-    if form == "decided":
-        return await batch(path, decide=DECIDE)
-    if form == "waves":
-        return await batch(path, provider_batch=True, wait=True)
-    if form == "shards" and not is_merged(path):
+    if form == "shards" and not path.exists():
         for number, shard in enumerate(shards_of(path), 1):
             await batch(shard, select={"shard": f"{number}/{SHARDS}"})
         merge_shards(shards_of(path), path)
     return await batch(path)
-
-
-def is_merged(path: Path) -> bool:
-    return path.exists()
 
 
 def shards_of(path: Path) -> list[Path]:

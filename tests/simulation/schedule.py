@@ -37,6 +37,7 @@ from tests.simulation.simulated_loop import Hang, SimulatedLoop
 from tests.simulation.workload import (
     ANSWER,
     BATCH,
+    CONTROLLED,
     PROFILE,
     TOOLS,
     WAVES,
@@ -53,11 +54,14 @@ PLACE = Path("/dev/shm" if os.path.isdir("/dev/shm") else "/tmp")
 SYNCS = ("off", "task", "step")
 # Workloads that are forms of `batch`.
 BATCH_FORMS = ("packed", "decided", "shards")
+# Workloads whose calls go into provider batches.
+WAVE_FORMS = (WAVES.name, CONTROLLED.name)
 FAULTS = ("kill", "kill", "power", "power", "full", "fails")
 MACHINE_FAULTS = (*FAULTS, "pause", "pause", "jump")
 FAULTS_OF = {
     "background": MACHINE_FAULTS,
     "workers": MACHINE_FAULTS,
+    "together": (*MACHINE_FAULTS, "command", "command"),
     "queue": (*FAULTS, "pause", "pause", "edit", "edit", "jump"),
 }
 
@@ -99,7 +103,7 @@ def plan_of(seed: int, workload: str = "single") -> Plan:
         tuple(
             (kind, random.random(), random.choice(("before", "half", "after"))) for kind in kinds
         ),
-        workload if workload in (*BATCH_FORMS, WAVES.name) else "each",
+        workload if workload in BATCH_FORMS else "waves" if workload in WAVE_FORMS else "each",
     )
 
 
