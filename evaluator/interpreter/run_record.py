@@ -232,7 +232,13 @@ class RunRecord:
             "template": run.template,
             "description": run.request,
         }
-        if steps.recorded(path, "subtask", fingerprint, args) is None:
+        recorded = steps.recorded(path, "subtask", fingerprint, args)
+        # A subtask whose file is gone runs again in another one, which the record has to name.
+        earlier = steps.earlier
+        is_replaced = (
+            earlier is not None and earlier.may_run() and earlier.child_id(path) != task_id
+        )
+        if recorded is None or is_replaced:
             self._link = await steps.begin(
                 path, "subtask", run.template or "subtask", args, fingerprint
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -64,7 +63,3 @@ class ControlledSchedule(WavesSchedule):
             self.cancels -= 1
             with suppress(EvaluatorError):  # not begun yet, or complete
                 control_batch(self.path, "cancel", wait_s=0.0)
-
-    def check_nothing_again(self, billed: Counter[str], effects: Counter[str]) -> None:
-        if self.deadline_s is None:
-            super().check_nothing_again(billed, effects)

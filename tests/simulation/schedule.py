@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import import_module
@@ -53,7 +53,7 @@ from tests.simulation.workload import (
 PLACE = Path("/dev/shm" if os.path.isdir("/dev/shm") else "/tmp")
 SYNCS = ("off", "task", "step")
 # Workloads that are forms of `batch`.
-BATCH_FORMS = ("packed", "decided", "shards")
+BATCH_FORMS = ("packed", "decided", "shards", "fifty")
 # Workloads whose calls go into provider batches.
 WAVE_FORMS = (WAVES.name, CONTROLLED.name)
 FAULTS = ("kill", "kill", "power", "power", "full", "fails")
@@ -202,10 +202,13 @@ def _end(loop: SimulatedLoop, files: SimulatedDisk) -> None:
     for task in tasks:
         task.cancel()
     if tasks:
-        try:
-            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        except (Dead, asyncio.CancelledError, Hang):
-            pass
+        ended = asyncio.gather(*tasks, return_exceptions=True)
+        with suppress(Dead, asyncio.CancelledError, Hang):
+            # A main task that was killed in its last round stops the loop once more.
+            with suppress(RuntimeError):
+                loop.run_until_complete(ended)
+            if not ended.done():
+                loop.run_until_complete(ended)
     loop.close()
 
 
@@ -464,8 +467,8 @@ class Schedule:
             return
         store = TaskStore(folder)
         attempts = 0
-        for task in store.list():
-            for step in store.read(task.id).steps:
+        for task in store.ids():
+            for step in store.read(task).steps:
                 attempts += step.start.kind == "model"
         billed = sum(self.world.billed.values())
         if billed > attempts:

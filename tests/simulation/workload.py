@@ -129,6 +129,8 @@ class World:
         # The provider batches, by their ids, whether the provider tells their tags, and how many expire.
         self.has_tags = True
         self.expires = 0.0
+        # What was billed outside of provider batches.
+        self.at_once = Counter[str]()
         self.created = 0
         self.jobs: dict[str, Any] = {}
 
@@ -188,6 +190,7 @@ class Provider:
         if fault < world.faults / 2:
             raise ProviderError("try later", kind="rate_limit", status=429, retryable=True)
         world.bill(digest)
+        world.at_once[digest] += 1
         await clock.sleep(random.uniform(0.01, 1.0))
         if fault < world.faults:
             world.cut += 1
