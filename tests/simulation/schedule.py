@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -20,6 +20,7 @@ from typing import Any
 
 from evaluator import Evaluator
 from evaluator.errors import CorruptRecord, EvaluatorError, RecordError, RecordNotWritten
+from evaluator.record.steps import Recording
 from evaluator.record.store import TaskStore
 from tests.simulation.effects import JUMPS_S, Identity, boot_of, effects
 from tests.simulation.generated import NAME as GENERATED
@@ -387,6 +388,7 @@ class Schedule:
         store = TaskStore(f"{self.files.root}/tasks")
         self.task = None
         self.is_damaged = False
+        recordings: dict[int, Recording] = {}
         for path in sorted(Path(self.files.root).glob("tasks/*/TASK-*.md")):
             try:
                 recording = store.read(path)
@@ -400,13 +402,12 @@ class Schedule:
                 if not self.has_lost:
                     raise Violation(f"unreadable: {error}") from error
                 continue
-            if (
-                recording.header is not None
-                and recording.header.parent is None
-                and self.task is None
-            ):
+            if recording.header is None:
+                continue
+            recordings.setdefault(recording.header.task_id, recording)
+            if recording.header.parent is None and self.task is None:
                 self.task = recording.header.task_id
-        self.recorded = set() if self.task is None else _answers_of(store, self.task)
+        self.recorded = set() if self.task is None else _answers_of(recordings, self.task)
         lost = self.promised() - self.recorded
         if lost:
             raise Violation(f"recorded answers are lost: {sorted(lost)}")
@@ -475,17 +476,14 @@ class Schedule:
             raise Violation(f"{billed} calls were billed, {attempts} recorded")
 
 
-def _answers_of(store: TaskStore, task: int) -> set[str]:
+def _answers_of(recordings: Mapping[int, Recording], task: int) -> set[str]:
     """The answers and effects in the records of a task and of its subtasks, and which subtasks are there."""
     found: set[str] = set()
     tasks = [(task, None)]
     while tasks:
         number, parent = tasks.pop()
-        try:
-            recording = store.read(number, repair=True)
-        except RecordError:
-            continue
-        if recording.header is None or recording.header.parent != parent:
+        recording = recordings.get(number)
+        if recording is None or recording.known_header().parent != parent:
             continue
         if parent is not None:
             found.add(f"{SUBTASK}{number}")
