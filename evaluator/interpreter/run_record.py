@@ -232,7 +232,9 @@ class RunRecord:
             "template": run.template,
             "description": run.request,
         }
-        if steps.recorded(path, "subtask", fingerprint, args) is None:
+        end = steps.recorded(path, "subtask", fingerprint, args)
+        # Where the task that the record names is lost, another one takes its place.
+        if end is None or (task_id is not None and end.output["task_id"] != task_id):
             self._link = await steps.begin(
                 path, "subtask", run.template or "subtask", args, fingerprint
             )
