@@ -35,8 +35,8 @@ from evaluator.errors import EvaluatorError, ToolError
 from evaluator.lazy_dataclass import dataclass
 from evaluator.processes.scripts import run_script
 from evaluator.processes.supervisor import run_to_end
-from evaluator.record.owner import current_owner, is_visible
 from evaluator.record.redact import Redactor
+from evaluator.store.owners import current_owner, is_visible
 
 COMMAND_S = 60.0
 NOT_OWN = "the notification command is not run, because it comes from somebody else"

@@ -38,11 +38,10 @@ from evaluator.background.tasks import (
 from evaluator.errors import UsageError
 from evaluator.fields import check_fields
 from evaluator.files.open_below import open_private_folder
-from evaluator.record.owner import current_owner, is_gone, is_visible, owner_text, parse_owner
-from evaluator.record.steps import Owner
 from evaluator.store import database, leases
 from evaluator.store.database import transaction
 from evaluator.store.leases import LeaseObserver
+from evaluator.store.owners import Owner, current_owner, owner_text, parse_owner
 from evaluator.store.rows import Row, Table
 
 _NOUN = "background tasks"
@@ -136,7 +135,7 @@ class BackgroundStore:
             os.close(open_private_folder(self.folder, "folder of background tasks", sync=True))
             self._connection = database.connect(path, FORMAT, _BUSY_S)
         database.close_with(self, self._connection)
-        self._leases = LeaseObserver(_is_gone)
+        self._leases = LeaseObserver(trusts_living=True)
 
     def close(self) -> None:
         self._connection.close()
@@ -513,11 +512,3 @@ def _notice(row: Row) -> Notice:
         priority=row["priority"],
         xml=row["xml"],
     )
-
-
-def _is_gone(owner: str) -> bool | None:
-    """Whether the owner of a task has ended. One on this machine that has not may be slow."""
-    process = parse_owner(owner)
-    if process is None or is_gone(process):
-        return True
-    return False if is_visible(process) else None

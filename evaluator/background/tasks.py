@@ -21,7 +21,7 @@ from evaluator import randomness
 from evaluator.background.output import Output
 from evaluator.errors import UsageError
 from evaluator.lazy_dataclass import dataclass
-from evaluator.record.steps import Owner
+from evaluator.store.owners import Owner
 
 TaskType = Literal["b", "a", "r", "t", "w", "m", "d"]
 TaskStatus = Literal["pending", "running", "completed", "failed", "killed"]

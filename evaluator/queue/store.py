@@ -32,8 +32,8 @@ from evaluator.queue.entries import (
     timestamp,
 )
 from evaluator.queue.tables import ENTRY, QueueTables
-from evaluator.record.owner import current_owner, owner_text
 from evaluator.store import leases
+from evaluator.store.owners import current_owner, owner_text
 
 _DONE = (
     "coalesce((SELECT status FROM entry WHERE number = needs), (SELECT status FROM archived "

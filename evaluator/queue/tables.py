@@ -40,7 +40,6 @@ from evaluator.queue.entries import (
     entry_number,
     parse_timestamp,
 )
-from evaluator.record.owner import is_gone, parse_owner
 from evaluator.store import database, leases
 from evaluator.store.database import transaction
 from evaluator.store.leases import LeaseObserver
@@ -177,7 +176,7 @@ class QueueTables:
         is_snapshot: bool = False,
     ) -> None:
         self.path = path
-        self.leases = LeaseObserver(_is_gone)
+        self.leases = LeaseObserver(trusts_living=False)
         self.on_change: Callable[[], None] = lambda: None
         """Called after each transaction that changed what is published."""
         self.on_unsigned: Callable[[str], None] = lambda _id: None
@@ -506,13 +505,3 @@ def _columns(entry: QueueEntry, options: EntryOptions) -> dict[str, Any]:
         "document": entry_text(entry),
         "options": options.to_json(),
     }
-
-
-def _is_gone(owner: str) -> bool | None:
-    """Whether the owner of a lease has ended. One that lives may have lost its event loop: the
-    lease's counter decides.
-    """
-    process = parse_owner(owner)
-    if process is None or is_gone(process):
-        return True
-    return None

@@ -24,8 +24,7 @@ from evaluator.background.output import Output
 from evaluator.background.store import FILE_NAME, GONE, LEASE_S, BackgroundStore
 from evaluator.background.tasks import FINAL, TYPES, BackgroundTask, End, check_id, new_id
 from evaluator.errors import UsageError
-from evaluator.record.owner import current_owner
-from evaluator.record.steps import Owner
+from evaluator.store.owners import Owner, current_owner
 
 
 def a_task(folder: Path, kind: str = "b", **values: object) -> BackgroundTask:
@@ -259,7 +258,7 @@ import os, sys
 from dataclasses import replace
 from evaluator.background.store import BackgroundStore
 from evaluator.background.tasks import BackgroundTask, End
-from evaluator.record.owner import current_owner
+from evaluator.store.owners import current_owner
 store = BackgroundStore(sys.argv[1])
 store.add(BackgroundTask("b00000000", "b", "work", "pending", "out", 1.0, current_owner()))
 store.begin("b00000000")

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from evaluator.background import BackgroundStore, BackgroundTask
 from evaluator.cli.main import cli as cli_group
 from evaluator.errors import RecordError, UsageError
-from evaluator.record.owner import current_owner
+from evaluator.store.owners import current_owner
 
 
 def state(folder, task_id):

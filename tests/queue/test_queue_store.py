@@ -18,7 +18,7 @@ from evaluator.queue.document import parse_entry, read_document
 from evaluator.queue.entries import EntryOptions, StrategyAttempt
 from evaluator.queue.queue_view import read_board
 from evaluator.queue.store import QueueStore
-from evaluator.record.owner import current_owner, owner_text
+from evaluator.store.owners import current_owner, owner_text
 
 NOW = "2026-03-08T09:00:00Z"
 
@@ -227,7 +227,7 @@ HOLD = """
 import sys
 from pathlib import Path
 from evaluator.queue.store import QueueStore
-from evaluator.record.owner import current_owner, owner_text
+from evaluator.store.owners import current_owner, owner_text
 store = QueueStore(Path(sys.argv[1]))
 assert store.claim(1.0) is not None
 print("claimed", flush=True)

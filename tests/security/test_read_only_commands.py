@@ -24,8 +24,8 @@ from evaluator.models.cache_store import FORMAT as CACHE
 from evaluator.queue import TaskQueue
 from evaluator.queue.store import QueueStore
 from evaluator.queue.tables import ENTRY
-from evaluator.record.owner import current_owner, owner_text
 from evaluator.store import database
+from evaluator.store.owners import current_owner, owner_text
 from evaluator.store.rows import Table
 from evaluator.testing.loopback import Answer, LoopbackServer
 from tests.viewer.site import Site, visit

@@ -1,4 +1,4 @@
-"""Identifies the process that writes a task file, even if its process id was reused."""
+"""Owners: the process that writes a task file or runs a job, even if its process id was reused."""
 
 from __future__ import annotations
 
@@ -7,8 +7,18 @@ from dataclasses import asdict
 from functools import lru_cache
 
 from evaluator import this_process
-from evaluator.fields import kind_of
-from evaluator.record.steps import Owner
+from evaluator.fields import JsonForm, kind_of
+from evaluator.lazy_dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Owner(JsonForm):
+    """A process. `started` is its start in the kernel's clock ticks since boot."""
+
+    pid: int
+    started: int
+    boot_id: str
+    host: str
 
 
 @lru_cache(maxsize=1)
