@@ -111,7 +111,7 @@ def logs(task_id: str, follow: bool, offset: int, every: bool, tasks_dir: Path) 
     """Print the output of a background task: that of a command, or messages and events as JSON
     lines.
     """
-    from evaluator.background.output import read_output, window_start
+    from evaluator.jobs.output import read_output, window_start
 
     def has_ended(store: BackgroundStore) -> bool:
         task = store.find(task_id)
@@ -226,7 +226,7 @@ def kill(ids: tuple[str, ...], reason: str, tasks_dir: Path, as_json: bool) -> N
 
 
 def _report(found: list[BackgroundTask], as_json: bool) -> None:
-    from evaluator.background.notifications import end_summary
+    from evaluator.jobs.notifications import end_summary
 
     if as_json:
         print_json([task.to_dict() for task in found])
@@ -248,7 +248,7 @@ def look_at_tasks(tasks_dir: Path, look: Callable[[BackgroundStore], _T]) -> _T:
 
 def act_on_tasks(tasks_dir: Path, work: Callable[[BackgroundTasks], Coroutine[Any, Any, _T]]) -> _T:
     """Calls `work` with the tasks of a folder. This process runs none of them."""
-    from evaluator.background.manager import with_tasks
+    from evaluator.jobs.background_tasks import with_tasks
 
     with usable_store(tasks_dir / BACKGROUND_FOLDER):
         return with_tasks(tasks_dir / BACKGROUND_FOLDER, work)

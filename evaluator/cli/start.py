@@ -280,7 +280,7 @@ def _evaluation(
     template: str, inputs: tuple[str, ...], node_name: str | None, options: EvaluatorOptions
 ) -> tuple[Work, str]:
     from evaluator.background import EvaluationWork
-    from evaluator.background.in_process import type_of
+    from evaluator.jobs.in_process import type_of
     from evaluator.nodes import Function
 
     evaluator = options.make_evaluator()
@@ -352,7 +352,7 @@ def _server(name: str, servers: tuple[McpServer, ...]) -> McpServer:
 
 
 def _consolidation(index: Path) -> tuple[Work, str]:
-    from evaluator.background.in_process import ConsolidationWork
+    from evaluator.jobs.in_process import ConsolidationWork
 
     return ConsolidationWork(index.absolute()), f"consolidate {index}"
 

@@ -140,8 +140,8 @@ def test_a_session_answers_from_another_terminal_until_it_is_ended(cli, begin, t
 
 def test_a_watch_is_killed_from_another_terminal(cli, begin, tmp_path):
     pytest.importorskip("mcp", reason="the extra mcp is not installed")
-    from tests.background.test_background_scripts import is_running
-    from tests.background.test_background_watches import server_in
+    from tests.jobs.test_background_scripts import is_running
+    from tests.jobs.test_background_watches import server_in
 
     server = server_in(tmp_path)
     (tmp_path / "handlers").mkdir()
