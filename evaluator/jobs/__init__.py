@@ -4,6 +4,8 @@ Both are states in a database that processes share. A job has an owner, which re
 the owner is gone, the next process that looks ends the job or returns it to the queue. The public
 names are in `evaluator.queue` and `evaluator.background`.
 
+`store` is what the two databases share: opening, transactions, leases.
+
 The queue: `entries`, `document` and `intake` say what an entry is, in a file and in words.
 `queue_tables` and `queue_store` keep entries in a database; `archive`, `importing` and
 `publication` read and write the files beside it. `worker`, `dispatch`, `attempt_runs` and

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from evaluator import clock
 from evaluator.errors import UsageError
@@ -30,6 +31,7 @@ from evaluator.fields import check_fields
 from evaluator.files.open_below import open_private_folder
 from evaluator.jobs.notifications import Notice, NoticeKind, end_notice
 from evaluator.jobs.output import SUFFIXES
+from evaluator.jobs.store import JobStore
 from evaluator.jobs.tasks import (
     FINAL,
     Activity,
@@ -39,8 +41,6 @@ from evaluator.jobs.tasks import (
     check_id,
 )
 from evaluator.store import database, leases
-from evaluator.store.database import transaction
-from evaluator.store.leases import LeaseObserver
 from evaluator.store.owners import Owner, current_owner, owner_text, parse_owner
 from evaluator.store.rows import Row, Table
 
@@ -103,7 +103,6 @@ KEPT_S = 30 * 24 * 3600.0
 """Seconds that an ended task is kept: one whose notification was delivered, and any other."""
 MAX_MESSAGES = 100
 MAX_MESSAGE_CHARS = 1_000_000
-_BUSY_S = 30.0
 _LOST = {
     leases.GONE: GONE,
     leases.SILENT: "the process that ran it, on another machine or container, has said nothing for "
@@ -114,62 +113,48 @@ _NOTED = ("task_file", "input_tokens", "output_tokens")
 Requested = Literal["requested", "killed", "ended"]
 
 
-class BackgroundStore:
-    """The background tasks of `folder`, which is created if it is missing.
+class BackgroundStore(JobStore):
+    """The background tasks of `folder`, which is created if it is missing, see `JobStore`.
 
-    Raises: RecordError, if other users may change the folder; ConfigurationError; OSError;
-    sqlite3.Error.
+    Raises: RecordError, also if other users may change the folder; ConfigurationError; OSError, if
+    the folder cannot be created.
     """
 
-    def __init__(
-        self,
-        folder: str | Path,
-        *,
-        is_snapshot: bool = False,
-    ) -> None:
+    def __init__(self, folder: str | Path, *, is_snapshot: bool = False) -> None:
         self.folder = Path(folder).absolute()
-        path = self.folder / FILE_NAME
-        if is_snapshot:
-            self._connection = database.snapshot(path, FORMAT)
-        else:
+        if not is_snapshot:
             os.close(open_private_folder(self.folder, "folder of background tasks", sync=True))
-            self._connection = database.connect(path, FORMAT, _BUSY_S)
-        database.close_with(self, self._connection)
-        self._leases = LeaseObserver(trusts_living=True)
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        # A process that lives and is slow still runs its tasks.
+        super().__init__(
+            self.folder / FILE_NAME, FORMAT, trusts_living=True, is_snapshot=is_snapshot
+        )
 
     def version(self) -> int:
         """A number that changes when another process has changed something."""
-        return self._connection.execute("PRAGMA data_version").fetchone()[0]
+        with self.transaction("DEFERRED") as db:
+            return db.execute("PRAGMA data_version").fetchone()[0]
 
     # -- states ------------------------------------------------------------------------------------
 
     def add(self, task: BackgroundTask) -> None:
         """Records a new task, which is pending."""
         values = {name: _to_sql(getattr(task, name)) for name in _FIELDS}
-        with transaction(self._connection):
-            TASK.put(self._connection, values)
-            leases.take(self._connection, values["owner"], values["owner"], length_s=LEASE_S)
+        with self.transaction() as db:
+            TASK.put(db, values)
+            leases.take(db, values["owner"], values["owner"], length_s=LEASE_S)
 
     def renew_lease(self) -> None:
         """Says that this process still runs its tasks; several times in LEASE_S."""
-        leases.renew(self._connection, owner_text(current_owner()), LEASE_S)
+        with self.transaction(sync=False) as db:
+            leases.renew(db, owner_text(current_owner()), LEASE_S)
 
     def begin(self, task_id: str) -> bool:
         """pending → running. False: the task was killed meanwhile, and must not be started."""
-        with transaction(self._connection):
-            row = TASK.get(self._connection, task_id)
+        with self.transaction() as db:
+            row = TASK.get(db, task_id)
             if row is None or row["status"] != "pending":
                 return False
-            TASK.update(self._connection, row, status="running", started_at=clock.wall())
+            TASK.update(db, row, status="running", started_at=clock.wall())
         return True
 
     def end(self, task_id: str, end: End) -> BackgroundTask | None:
@@ -178,8 +163,8 @@ class BackgroundStore:
 
         Returns: the ended task; None if it had ended before, which changes nothing.
         """
-        with transaction(self._connection):
-            task = self._find(task_id)
+        with self.transaction():
+            task = self.find(task_id)
             if task is None or task.has_ended:
                 return None
             return self._end(task, end)
@@ -190,7 +175,7 @@ class BackgroundStore:
 
         Raises: UsageError, if there is no such task.
         """
-        with transaction(self._connection):
+        with self.transaction():
             task = self.get(task_id)
             if task.has_ended:
                 return "ended"
@@ -234,26 +219,27 @@ class BackgroundStore:
 
     def _losses(self) -> dict[Owner, str]:
         """The owners of open tasks that are gone, and why."""
-        rows = self._connection.execute("SELECT DISTINCT owner FROM task WHERE ended_at IS NULL")
-        owners: list[str] = [row[0] for row in rows.fetchall()]
-        ended = self._leases.ended(self._connection, owners)
+        with self.transaction("DEFERRED") as db:
+            rows = db.execute("SELECT DISTINCT owner FROM task WHERE ended_at IS NULL")
+            owners: list[str] = [row[0] for row in rows.fetchall()]
+            ended = self.leases.ended(db, owners)
         return {_owner(owner): _LOST[ended[owner]] for owner in owners if owner in ended}
 
     def note(self, task_id: str, **values: Any) -> None:
         """Notes fields of a task, such as `is_waiting`, or the `task_file` with which it can be
         resumed.
         """
-        with transaction(self._connection):
-            row = TASK.get(self._connection, task_id)
+        with self.transaction() as db:
+            row = TASK.get(db, task_id)
             if row is not None:
-                TASK.update(self._connection, row, **values)
+                TASK.update(db, row, **values)
 
     def set_activity(self, task_id: str, activity: Activity | None) -> None:
         """Notes whether a session is answering. It is not idle while a message to it has not been
         taken.
         """
-        with transaction(self._connection):
-            task = self._find(task_id)
+        with self.transaction():
+            task = self.find(task_id)
             if task is None or task.status != "running":
                 return
             if activity != "idle" or task_id not in self.addressees():
@@ -277,24 +263,21 @@ class BackgroundStore:
         )
         now = clock.wall()
         unused = "SELECT owner FROM task WHERE ended_at IS NULL"
-        with transaction(self._connection):
-            self._connection.execute(f"DELETE FROM lease WHERE token NOT IN ({unused})")
-            if self._connection.execute(
-                sql, (KEPT_ENDED, now - KEPT_S, now - KEPT_TOLD_S)
-            ).rowcount:
-                self._connection.execute(
-                    "DELETE FROM notice WHERE task_id NOT IN (SELECT id FROM task)"
-                )
+        with self.transaction() as db:
+            db.execute(f"DELETE FROM lease WHERE token NOT IN ({unused})")
+            if db.execute(sql, (KEPT_ENDED, now - KEPT_S, now - KEPT_TOLD_S)).rowcount:
+                db.execute("DELETE FROM notice WHERE task_id NOT IN (SELECT id FROM task)")
 
     def _end(self, task: BackgroundTask, end: End) -> BackgroundTask:
         values = {**asdict(end), "ended_at": clock.wall(), "is_waiting": False, "activity": None}
         values |= {name: getattr(task, name) for name in _NOTED if values[name] is None}
         if task.kill_reason is not None:
             values |= {"status": "killed", "reason": task.kill_reason}
-        self.note(task.id, **values)
-        self._connection.execute("DELETE FROM message WHERE task_id = ?", (task.id,))
-        ended = self.get(task.id)
-        self.add_notice(ended, "end", priority=ended.priority, xml=end_notice(ended))
+        with self.transaction() as db:
+            self.note(task.id, **values)
+            db.execute("DELETE FROM message WHERE task_id = ?", (task.id,))
+            ended = self.get(task.id)
+            self.add_notice(ended, "end", priority=ended.priority, xml=end_notice(ended))
         return ended
 
     # -- messages to sessions ----------------------------------------------------------------------
@@ -311,7 +294,7 @@ class BackgroundStore:
                 f"the message has {len(text):,} characters; at most {MAX_MESSAGE_CHARS:,} can "
                 "be sent"
             )
-        with transaction(self._connection):
+        with self.transaction() as db:
             task = self.get(task_id)
             if task.type != "t":
                 raise UsageError(
@@ -321,32 +304,28 @@ class BackgroundStore:
                 raise UsageError(
                     f"the session {task_id} has ended ({task.status}); start a new one"
                 )
-            (waiting,) = self._connection.execute(
+            (waiting,) = db.execute(
                 "SELECT count(*) FROM message WHERE task_id = ?", (task_id,)
             ).fetchone()
             if waiting >= MAX_MESSAGES:
                 raise UsageError(
                     f"{waiting} messages wait for the session {task_id}; wait until it has answered"
                 )
-            number = self._next_number("message")
-            _MESSAGE.put(self._connection, {"number": number, "task_id": task_id, "text": text})
+            number = _next_number(db, "message")
+            _MESSAGE.put(db, {"number": number, "task_id": task_id, "text": text})
             self.note(task_id, activity="active")
 
     def addressees(self) -> list[str]:
         """The tasks that have messages which nobody has taken."""
-        return [row[0] for row in self._connection.execute("SELECT DISTINCT task_id FROM message")]
+        with self.transaction("DEFERRED") as db:
+            return [row[0] for row in db.execute("SELECT DISTINCT task_id FROM message")]
 
     def take_messages(self, task_id: str) -> list[str | None]:
         """The messages to a task, oldest first; from now on they are taken."""
-        with transaction(self._connection):
-            where = "WHERE task_id = ? ORDER BY number"
-            rows = _MESSAGE.select(self._connection, where, (task_id,))
-            self._connection.execute("DELETE FROM message WHERE task_id = ?", (task_id,))
+        with self.transaction() as db:
+            rows = _MESSAGE.select(db, "WHERE task_id = ? ORDER BY number", (task_id,))
+            db.execute("DELETE FROM message WHERE task_id = ?", (task_id,))
         return [row["text"] for row in rows if row.is_own]
-
-    def _next_number(self, table: str) -> int:
-        sql = f"SELECT coalesce(max(number), 0) + 1 FROM {table}"
-        return self._connection.execute(sql).fetchone()[0]
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -361,7 +340,11 @@ class BackgroundStore:
         """The task; None if there is none of that id. Raises: UsageError, for a text that is not an
         id.
         """
-        return self._find(check_id(task_id))
+        with self.transaction("DEFERRED") as db:
+            row = TASK.get(db, check_id(task_id))
+        if row is None:
+            return None
+        return _task(row)
 
     def output_of(self, task_id: str) -> Path:
         """The output file, also of a task that was evicted. Raises: UsageError, if there is
@@ -397,7 +380,8 @@ class BackgroundStore:
         if session is not None:
             where = f"{where} AND session = ?"
             values = [*values, session]
-        rows = TASK.select(self._connection, f"WHERE {where} ORDER BY created_at, id", values)
+        with self.transaction("DEFERRED") as db:
+            rows = TASK.select(db, f"WHERE {where} ORDER BY created_at, id", values)
         return [_task(row) for row in rows]
 
     def kill_requests(self, owner: Owner) -> list[str]:
@@ -405,15 +389,13 @@ class BackgroundStore:
         sql = (
             "SELECT id FROM task WHERE status = 'running' AND kill_reason IS NOT NULL AND owner = ?"
         )
-        return [row[0] for row in self._connection.execute(sql, (_to_sql(owner),))]
-
-    def _find(self, task_id: str) -> BackgroundTask | None:
-        row = TASK.get(self._connection, task_id)
-        return None if row is None else _task(row)
+        with self.transaction("DEFERRED") as db:
+            return [row[0] for row in db.execute(sql, (_to_sql(owner),))]
 
     def is_own(self, task_id: str) -> bool:
         """Whether this user's programs have written the task as it is."""
-        row = TASK.get(self._connection, task_id)
+        with self.transaction("DEFERRED") as db:
+            row = TASK.get(db, task_id)
         return row is not None and row.is_own
 
     # -- notifications -----------------------------------------------------------------------------
@@ -421,12 +403,10 @@ class BackgroundStore:
     def add_notice(
         self, task: BackgroundTask, kind: NoticeKind, priority: Priority, xml: str
     ) -> None:
-        """Adds a notification for the session of `task`. Raises: sqlite3.IntegrityError, for a
-        second end.
-        """
-        with transaction(self._connection):
+        """Adds a notification for the session of `task`. Raises: RecordError, for a second end."""
+        with self.transaction() as db:
             values = {
-                "number": self._next_number("notice"),
+                "number": _next_number(db, "notice"),
                 "task_id": task.id,
                 "kind": kind,
                 "session": task.session,
@@ -435,14 +415,14 @@ class BackgroundStore:
                 "created": clock.wall(),
                 "claimed": None,
             }
-            _NOTICE.put(self._connection, values, is_own=self.is_own(task.id))
+            _NOTICE.put(db, values, is_own=self.is_own(task.id))
 
     def set_event(self, task: BackgroundTask, xml: str) -> None:
         """Notifies of what happened in a task that goes on. An earlier notice of that kind that
         nobody has claimed is replaced, so that each task has at most one.
         """
-        with transaction(self._connection):
-            self._connection.execute(
+        with self.transaction() as db:
+            db.execute(
                 "DELETE FROM notice WHERE task_id = ? AND kind = 'event' AND claimed IS NULL",
                 (task.id,),
             )
@@ -451,7 +431,8 @@ class BackgroundStore:
 
     def notices(self, task_id: str) -> list[Notice]:
         """All notifications of a task, oldest first, claimed or not."""
-        rows = _NOTICE.select(self._connection, "WHERE task_id = ? ORDER BY number", (task_id,))
+        with self.transaction("DEFERRED") as db:
+            rows = _NOTICE.select(db, "WHERE task_id = ? ORDER BY number", (task_id,))
         return [_notice(row) for row in rows]
 
     def claim(
@@ -471,14 +452,20 @@ class BackgroundStore:
         marks = ", ".join("?" * len(priorities))
         where = f"WHERE claimed IS NULL AND {field} = ? AND priority IN ({marks}) ORDER BY number"
         open_ = f"SELECT 1 FROM notice {where} LIMIT 1"
-        if self._connection.execute(open_, (value, *priorities)).fetchone() is None:
-            return []
-        with transaction(self._connection):
-            rows = _NOTICE.select(self._connection, where, (value, *priorities))
+        with self.transaction("DEFERRED") as db:
+            if db.execute(open_, (value, *priorities)).fetchone() is None:
+                return []
+        with self.transaction() as db:
+            rows = _NOTICE.select(db, where, (value, *priorities))
             rows = [row for row in rows if row.is_own]
             for row in rows:
-                _NOTICE.update(self._connection, row, claimed=clock.wall())
+                _NOTICE.update(db, row, claimed=clock.wall())
         return [_notice(row) for row in rows]
+
+
+def _next_number(db: sqlite3.Connection, table: str) -> int:
+    sql = f"SELECT coalesce(max(number), 0) + 1 FROM {table}"
+    return db.execute(sql).fetchone()[0]
 
 
 def _to_sql(value: Any) -> Any:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import sqlite3
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import field, replace
 from functools import partial
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from evaluator import clock, disk
-from evaluator.errors import EvaluatorError, ToolError
+from evaluator.errors import EvaluatorError, RecordError, ToolError
 from evaluator.jobs.background_store import LEASE_S, BackgroundStore
 from evaluator.jobs.notifications import Notice, running_notice
 from evaluator.jobs.output import (
@@ -274,7 +273,7 @@ class BackgroundTasks:
             one.work.kill(reason)
             try:
                 self.store.request_kill(one.task_id, reason)
-            except sqlite3.Error as error:  # the disk is full: nothing of it may run on
+            except RecordError as error:  # the disk is full: nothing of it may run on
                 self._notice(
                     f"the reason for the end of the background task {one.task_id} cannot be "
                     f"written: {error}"
@@ -297,7 +296,7 @@ class BackgroundTasks:
             Exception
         ) as error:  # the disk is full, or a callback is wrong: the other tasks go on
             self._notice(f"the end of the background task {task_id} cannot be handled: {error}")
-            if isinstance(error, sqlite3.Error):
+            if isinstance(error, RecordError):
                 self._create(self._end_later(task_id, end))
         finally:
             running.output.close()
@@ -310,7 +309,7 @@ class BackgroundTasks:
         """
         while not self._is_closing:
             await clock.sleep(LOOK_S)
-            with contextlib.suppress(sqlite3.Error):
+            with contextlib.suppress(RecordError):
                 ended = self.store.end(task_id, end) or self.store.get(task_id)
                 return await self._deliver_quietly(ended)
 
@@ -404,7 +403,7 @@ class BackgroundTasks:
 
     def _note_at_once(self, running: _Running) -> None:
         """Before a call is made: with the task file it can be continued if this process dies."""
-        with contextlib.suppress(sqlite3.Error):  # the watcher tries again, and reports the error
+        with contextlib.suppress(RecordError):  # the watcher tries again, and reports the error
             self._note_task_file(running)
 
     def _check(self, running: _Running) -> None:

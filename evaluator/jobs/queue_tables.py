@@ -19,14 +19,11 @@ signs the rest.
 from __future__ import annotations
 
 import sqlite3
-import threading
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evaluator.errors import RecordError
 from evaluator.jobs.document import check_text, entry_text, parse_entries, parse_entry
 from evaluator.jobs.entries import (
     TERMINAL,
@@ -39,13 +36,11 @@ from evaluator.jobs.entries import (
     entry_number,
     parse_timestamp,
 )
+from evaluator.jobs.store import JobStore
 from evaluator.lazy_dataclass import dataclass
 from evaluator.store import database, leases
-from evaluator.store.database import transaction
-from evaluator.store.leases import LeaseObserver
 from evaluator.store.rows import Row, Table
 
-_BUSY_S = 60.0
 _NOUN = "queue"
 
 
@@ -161,71 +156,23 @@ class Publication:
     publishing_hash: str
 
 
-class QueueTables:
-    """The queue in the database at `path`, which is created if it is missing. Threads share one
-    store. With `is_snapshot` it is a copy in memory that cannot be changed.
+class QueueTables(JobStore):
+    """The queue in the database at `path`, see `JobStore`. Threads share one store."""
 
-    Raises: ConfigurationError, for a database of another program or version; RecordError, from
-    every method, if the database cannot be read or written.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        *,
-        is_snapshot: bool = False,
-    ) -> None:
-        self.path = path
-        self.leases = LeaseObserver(trusts_living=False)
+    def __init__(self, path: Path, *, is_snapshot: bool = False) -> None:
+        # The event loop of a worker that lives may hang: only its lease says that it works.
+        super().__init__(path, FORMAT, trusts_living=False, is_snapshot=is_snapshot)
         self.on_change: Callable[[], None] = lambda: None
         """Called after each transaction that changed what is published."""
         self.on_unsigned: Callable[[str], None] = lambda _id: None
         """Called with an entry whose template or inputs are not used, because somebody else wrote
         them."""
         self._has_changed = False
-        self._lock = threading.RLock()
-        try:
-            if is_snapshot:
-                self._connection = database.snapshot(path, FORMAT)
-            else:
-                self._connection = database.connect(path, FORMAT, _BUSY_S)
-        except (OSError, sqlite3.Error) as error:
-            raise RecordError(
-                f"{path}: the queue cannot be opened: {database.problem_of(error)}"
-            ) from error
-        database.close_with(self, self._connection)
 
-    def close(self) -> None:
-        """Closes the database."""
-        with self._lock:
-            self._connection.close()
-
-    @contextmanager
-    def transaction(
-        self, kind: str = "IMMEDIATE", *, sync: bool = True
-    ) -> Generator[sqlite3.Connection]:
-        """One transaction; a second one of the same thread is part of the first. Raises:
-        RecordError.
-
-        Without `sync`, a loss of power may undo it until the next one that syncs; the end of the
-        process does not.
-        """
-        with self._lock:
-            try:
-                if self._connection.in_transaction:
-                    yield self._connection
-                    return
-                self._has_changed = False
-                self._connection.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}")
-                with transaction(self._connection, kind):
-                    yield self._connection
-                if self._has_changed:
-                    self.on_change()
-            except sqlite3.Error as error:
-                raise RecordError(
-                    f"{self.path}: the queue cannot be read or written: "
-                    f"{database.problem_of(error)}"
-                ) from error
+    def _committed(self) -> None:
+        if self._has_changed:
+            self._has_changed = False
+            self.on_change()
 
     def _queue(self, db: sqlite3.Connection) -> Row:
         row = _QUEUE.get(db, 1)

@@ -209,6 +209,6 @@ def test_a_damaged_database_is_named_with_what_to_do(tmp_path, monkeypatch):
     path.write_bytes(data[:4096] + bytes(len(data) - 4096))
     with pytest.raises(
         RecordError,
-        match=r"background: the background tasks cannot be read or written: .*; restore it",
+        match=r"background\.sqlite: the background tasks cannot be opened: .*; restore it",
     ):
         CliRunner().invoke(cli_group, ["ps"], catch_exceptions=False, standalone_mode=False)

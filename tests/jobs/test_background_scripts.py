@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sqlite3
 import sys
 from pathlib import Path
 
 import pytest
 
 from evaluator.background import BackgroundStore, BackgroundTasks, ScriptWork
+from evaluator.errors import RecordError
 from evaluator.jobs import scripts
 from evaluator.jobs.output import Output, StallWatch, prompt_hint, read_output
 from evaluator.jobs.tasks import End, Work
@@ -359,7 +359,7 @@ def test_a_program_that_reads_its_input_after_unknown_words_is_noticed(tmp_path,
 @pytest.mark.parametrize("how", ["a kill", "the end"])
 def test_a_disk_that_takes_no_more_does_not_keep_a_task_alive(tmp_path, monkeypatch, how):
     def full(*_):
-        raise sqlite3.OperationalError("database or disk is full")
+        raise RecordError("the background tasks cannot be read or written: the disk is full")
 
     async def work():
         noticed = []
@@ -369,7 +369,7 @@ def test_a_disk_that_takes_no_more_does_not_keep_a_task_alive(tmp_path, monkeypa
             with monkeypatch.context() as patch:
                 patch.setattr(tasks.store, "request_kill", full)
                 if how == "a kill":
-                    with pytest.raises(sqlite3.OperationalError):
+                    with pytest.raises(RecordError):
                         await tasks.kill(task.id, "enough")
                     await tasks.wait(task.id, 200)
                 else:

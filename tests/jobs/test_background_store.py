@@ -6,9 +6,11 @@ import multiprocessing
 import os
 import random
 import re
+import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +21,7 @@ from hypothesis import settings, strategies
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule  # noqa: F401
 
 from evaluator import clock
-from evaluator.errors import UsageError
+from evaluator.errors import RecordError, UsageError
 from evaluator.jobs.background_store import FILE_NAME, GONE, LEASE_S, BackgroundStore
 from evaluator.jobs.notifications import end_notice
 from evaluator.jobs.output import Output
@@ -278,6 +280,22 @@ def test_a_killed_process_leaves_one_end_and_one_notification(tmp_path, point, s
     assert store.get("b00000000").status == status
     assert len(store.claim(task_id="b00000000")) == 1 and store.claim(task_id="b00000000") == []
     store.close()
+
+
+def test_an_error_of_the_database_is_a_record_error(tmp_path):
+    task = a_task(tmp_path)
+    with BackgroundStore(tmp_path) as store:
+        store.add(task)
+        assert store.list() == [task]
+        with closing(sqlite3.connect(tmp_path / FILE_NAME)) as db, db:
+            db.execute("UPDATE task SET description = 'another'")
+        for read in (store.list, lambda: store.get(task.id), store.end_orphans):
+            with pytest.raises(RecordError, match=r"cannot be read or written: .* is damaged"):
+                read()
+    (tmp_path / FILE_NAME).write_bytes(b"this is not a database")
+    for is_snapshot in (False, True):
+        with pytest.raises(RecordError, match="background tasks cannot be opened: file is not"):
+            BackgroundStore(tmp_path, is_snapshot=is_snapshot)
 
 
 def test_ended_tasks_are_evicted_and_their_output_stays(tmp_path, monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
 from collections import Counter
 from collections.abc import Coroutine
 from contextlib import closing
@@ -51,7 +50,7 @@ class BackgroundSchedule(MachineSchedule):
     """Runs a plan with background tasks: their processes, one that kills some of them, and one that looks."""
 
     # As `BackgroundTasks.start` documents.
-    ERRORS = (*MachineSchedule.ERRORS, OSError, sqlite3.Error)
+    ERRORS = (*MachineSchedule.ERRORS, OSError)
     CHANGES = 160
 
     @classmethod
