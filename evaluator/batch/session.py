@@ -41,8 +41,8 @@ from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.endpoints import host_of
 from evaluator.limits.rate_limiter import RateLimiter
 from evaluator.processes.concurrency import short_tasks
-from evaluator.record.owner import current_owner, owner_text
 from evaluator.record.store import TaskStore
+from evaluator.store.owners import current_owner, owner_text
 
 if TYPE_CHECKING:
     from evaluator.batch.waves import Waves

@@ -14,10 +14,10 @@ from typing import Any, cast
 
 from evaluator import clock
 from evaluator.background import BackgroundStore, BackgroundTask
-from evaluator.background.manager import with_tasks
-from evaluator.background.output import read_output, window_start
-from evaluator.background.tasks import TYPES
 from evaluator.errors import UsageError
+from evaluator.jobs.background_tasks import with_tasks
+from evaluator.jobs.output import read_output, window_start
+from evaluator.jobs.tasks import TYPES
 from evaluator.lazy_dataclass import dataclass
 from evaluator.viewer.json_form import Page
 from evaluator.viewer.server.project import NoSuchPage

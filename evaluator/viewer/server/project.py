@@ -14,12 +14,12 @@ from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 
-from evaluator.background.store import FILE_NAME as BACKGROUND
 from evaluator.batch.folder import MANIFEST, RESULTS, TASKS
 from evaluator.errors import EvaluatorError
 from evaluator.improve.certificate import LOG, TEMPLATE_FILE
+from evaluator.jobs.background_store import FILE_NAME as BACKGROUND
+from evaluator.jobs.queue_view import DATABASE as QUEUE
 from evaluator.lazy_dataclass import dataclass
-from evaluator.queue.queue_view import DATABASE as QUEUE
 from evaluator.record.store import TaskStore
 
 MAX_DEPTH = 4

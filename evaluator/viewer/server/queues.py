@@ -11,9 +11,9 @@ from typing import Any
 
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.handler.backends import is_simulated_model
+from evaluator.jobs.attempt_runs import ENTRY_LABEL
+from evaluator.jobs.queue_view import DATABASE, entry_details
 from evaluator.queue import QueueEntry, QueueView, StrategyAttempt, TaskQueue
-from evaluator.queue.attempt_runs import ENTRY_LABEL
-from evaluator.queue.queue_view import DATABASE, entry_details
 from evaluator.viewer.json_form import Page
 from evaluator.viewer.server.project import NoSuchPage
 from evaluator.viewer.server.state import COMPUTING_MS, State, mapping, minute
