@@ -29,8 +29,15 @@ from evaluator.cli.common import (
 from evaluator.cli.dry_run import print_dry_run
 from evaluator.cli.echo import echo, ignore_closed_reader, json_stderr
 from evaluator.cli.ending import DeferredEnd, has_only_errors, report_ending, resume_command
-from evaluator.cli.evaluator_options import terminal_asker, trace_option, trust_option
-from evaluator.cli.flags import SectionedCommand, SectionOption, flag_options, read_flags
+from evaluator.cli.evaluator_options import (
+    SectionedCommand,
+    SectionOption,
+    flag_options,
+    read_flags,
+    terminal_asker,
+    trace_option,
+    trust_option,
+)
 from evaluator.cli.trust import (
     permit,
     permit_schemas,

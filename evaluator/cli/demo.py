@@ -206,7 +206,7 @@ def _cases(data: Path, library: TemplateLibrary) -> Iterator[DemoCase]:
 
 def _example(library: TemplateLibrary, name: str) -> dict[str, Any]:
     """The inputs of a template's first example, read as their declared types."""
-    from evaluator.language.types import read_typed
+    from evaluator.language.scopes import read_typed
 
     node: Any = library.get(name).node
     types = {declared.name: declared.type for declared in node.inputs}

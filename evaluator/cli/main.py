@@ -75,7 +75,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "score": ("score", "Score the answers of a batch with more scorers."),
         "summary": ("results", "Show a batch's numbers as they are now, and check thresholds."),
         "label": ("label", "Label answers by hand, so that a judge can be measured and corrected."),
-        "calibrate": ("calibrate", "Show how often a judge is right, by labels, and correct it."),
+        "calibrate": ("label", "Show how often a judge is right, by labels, and correct it."),
         "compare": ("results", "Compare two batches, or two variants of one, sample by sample."),
         "improve": ("improve", "Search for a better version of a template, and prove the gain."),
         "report": ("results", "Write one self-contained HTML page of batches."),
@@ -84,7 +84,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Runs and task lists": {
         "tasks": ("tasks", "List, show, resume, replay and import runs; keep task lists."),
-        "view": ("view", "Show runs and batches in the browser, also while they run."),
+        "view": ("results", "Show runs and batches in the browser, also while they run."),
     },
     "Queue and background tasks": {
         "queue": ("queue", "Keep a persistent queue of tasks, and work on it."),

@@ -35,9 +35,8 @@ from evaluator.library.checks import (
     unaffected,
     walk_each,
 )
-from evaluator.library.excerpt import format_with_line
 from evaluator.library.files import Root, TemplateFile, beneath, scan
-from evaluator.library.reading import LoadedFile, Suspect, read_entry, read_string
+from evaluator.library.reading import LoadedFile, Suspect, format_with_line, read_entry, read_string
 from evaluator.library.resolve import RefResolver
 from evaluator.nodes import Atomic, Call, Cond, Function, Node, Span, Task, TopLevel
 from evaluator.xml.write import to_xml

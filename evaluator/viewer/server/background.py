@@ -20,8 +20,7 @@ from evaluator.background.tasks import TYPES
 from evaluator.errors import UsageError
 from evaluator.lazy_dataclass import dataclass
 from evaluator.viewer.json_form import Page
-from evaluator.viewer.server.project import NoSuchPage
-from evaluator.viewer.server.state import State
+from evaluator.viewer.server.state import NoSuchPage, State
 
 MAX_TASKS = 500
 WINDOW_BYTES = 64_000

@@ -15,8 +15,7 @@ from evaluator.queue import QueueEntry, QueueView, StrategyAttempt, TaskQueue
 from evaluator.queue.attempt_runs import ENTRY_LABEL
 from evaluator.queue.queue_view import DATABASE, entry_details
 from evaluator.viewer.json_form import Page
-from evaluator.viewer.server.project import NoSuchPage
-from evaluator.viewer.server.state import COMPUTING_MS, State, mapping, minute
+from evaluator.viewer.server.state import COMPUTING_MS, NoSuchPage, State, mapping, minute
 
 MAX_CARDS = 50
 MAX_CARD_CHARS = 200
