@@ -69,7 +69,7 @@ def open_version(named: str) -> Generator[Version]:
         yield _version(named, path)
         return
     revision, colon, below = named.partition(":")
-    prefix = below if colon else _here()
+    prefix = below if colon else prefix_of(Path.cwd())
     with disk.temporary_folder("evaluator-revision-") as folder:
         _extract(revision, prefix, folder)
         place = folder / prefix if prefix else folder
@@ -118,10 +118,6 @@ def prefix_of(folder: Path) -> str:
     """The path of a folder in its repository. Raises: UsageError, where it is in none."""
     shown = _git("rev-parse", "--show-prefix", folder=folder)
     return shown.decode("utf-8", "surrogateescape").strip("\n").rstrip("/")
-
-
-def _here() -> str:
-    return prefix_of(Path.cwd())
 
 
 def _git(*arguments: str, folder: Path | None = None, given: bytes = b"") -> bytes:
