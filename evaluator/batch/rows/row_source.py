@@ -36,9 +36,16 @@ from evaluator.batch.rows.json_rows import (
     read_pandas,
     read_parquet,
 )
-from evaluator.batch.rows.json_values import RowError, Rows, read_object, read_objects
+from evaluator.batch.rows.json_values import (
+    Reservoir,
+    RowError,
+    Rows,
+    Selection,
+    read_object,
+    read_objects,
+    shard_of,
+)
 from evaluator.batch.rows.mapping import ChooseShots, Getter, Mapper, RowMapping, expression
-from evaluator.batch.rows.selection import Reservoir, Selection, shard_of
 from evaluator.errors import ExpressionError, UsageError
 from evaluator.errors.messages import listed
 from evaluator.lazy_dataclass import dataclass

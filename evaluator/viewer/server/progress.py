@@ -31,9 +31,8 @@ from evaluator.batch.wave_log import submissions_of
 from evaluator.errors import BatchDamaged, RecordError, UsageError
 from evaluator.lazy_dataclass import dataclass
 from evaluator.viewer.server.batch_index import BatchIndex
-from evaluator.viewer.server.state import COMPUTING_MS, State, items, mapping, minute
+from evaluator.viewer.server.state import COMPUTING_MS, LIVE_MS, State, items, mapping, minute
 
-LIVE_MS = 2_000
 SLOW_LIVE_MS = 15_000
 _SHARE = 100
 _QUIET_S = 120.0

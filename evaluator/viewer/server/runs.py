@@ -35,6 +35,7 @@ from evaluator.viewer.server.sources import (
     spans,
 )
 from evaluator.viewer.server.state import (
+    LIVE_MS,
     NoSuchPage,
     Project,
     ProjectFolders,
@@ -56,7 +57,6 @@ MAX_TEXT_CHARS = 500
 MAX_PROMPTS = 50
 """Conversations, and messages of each, whose parts are shown with their sources."""
 FILTERS = ("status", "template", "model", "since", "until", "cost", "text")
-LIVE_MS = 2_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,4 @@
-"""What the pages share.
-
-What the pages share: the project's folders, the indexes of batches, and numbers that take
+"""What the pages share: the project's folders, the indexes of batches, and numbers that take
 time.
 
 The folders that the viewer shows below one folder: task folders, batches, queues, searches for
@@ -40,6 +38,7 @@ from evaluator.record.store import TaskStore
 from evaluator.viewer.server.batch_index import BatchIndex
 from evaluator.viewer.server.matrix import Matrix
 
+LIVE_MS = 2_000
 MAX_DEPTH = 4
 MAX_FOLDERS = 5_000
 _SKIPPED = frozenset({"active", "done", "segments", "blobs", "node_modules", "__pycache__"})
