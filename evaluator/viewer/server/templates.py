@@ -21,7 +21,7 @@ from evaluator.language.scopes import read_typed
 from evaluator.lazy_dataclass import dataclass
 from evaluator.library import CallBound, TemplateLibrary
 from evaluator.library.bounds import bound
-from evaluator.library.loader import Template
+from evaluator.library.content import Template
 from evaluator.nodes import Function
 from evaluator.viewer.json_form import JsonForm, Page
 from evaluator.viewer.server.sources import excerpt, read_lines
