@@ -50,8 +50,7 @@ from evaluator.errors.results import (
 )
 from evaluator.interpreter.frame import Shots
 from evaluator.interpreter.recovery import OnUnfinished
-from evaluator.language.scopes import plain
-from evaluator.language.types import read_typed
+from evaluator.language.scopes import plain, read_typed
 from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Atomic, Function, OutputFormat, Task, TopLevel
 from evaluator.record.journal import now
