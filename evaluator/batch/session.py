@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import field, replace
 from functools import partial
@@ -27,7 +27,7 @@ from evaluator import clock
 from evaluator.batch.engines import ClusterLost, Engine
 from evaluator.batch.engines.base import WatchedEngine, unanswered_result
 from evaluator.batch.folder import BatchFolder, ResultEntry, encode_results
-from evaluator.batch.identity import Cell, changed_parts, changed_settings, digest
+from evaluator.batch.identity import Cell, Identity, changed_parts, changed_settings, digest
 from evaluator.batch.looks import Looks
 from evaluator.batch.options import OnChanged, State, Stop, limits_to_dict
 from evaluator.batch.plan import BatchPlan
@@ -123,15 +123,24 @@ class PendingWork:
             for work in self._work_of(sample):
                 yield work
 
-    def _work_of(self, sample: Sample) -> Iterator[WorkItem]:
+    def _work_of(self, sample: Sample) -> list[WorkItem]:
         counts = self.counts
         counts.rows += 1
         inputs_part = digest(sample.inputs)
         scored_by = self._scored_by(sample)
+        left: list[WorkItem] = []
         for epoch in range(1, self.epochs + 1):
             for cell, variant in self.cells:
                 counts.samples += 1
                 identity = cell.identity(sample, epoch, inputs_part)
+                if self.earlier:
+                    entry = self.earlier.pop(identity.key, None)
+                else:
+                    entry = None
+                if entry is not None and self._stays(entry, identity, scored_by):
+                    counts.done += 1
+                    self.on_kept(entry.verdict)
+                    continue
                 work = WorkItem(
                     sample,
                     epoch,
@@ -140,14 +149,21 @@ class PendingWork:
                     identity=identity,
                     scored_by=scored_by,
                 )
-                if self.earlier:
-                    entry = self.earlier.pop(identity.key, None)
-                else:
-                    entry = None
                 if entry is None:
-                    yield work
+                    left.append(work)
                 elif (again := self._work_again(entry, work)) is not None:
-                    yield again
+                    left.append(again)
+        return left
+
+    def _stays(self, entry: ResultEntry, identity: Identity, scored_by: str) -> bool:
+        """Whether the question and the scoring of a result are those of now, and it is no error to
+        run again.
+        """
+        return (
+            entry.identity == identity.value.encode()
+            and entry.scored_by == scored_by.encode()
+            and not (self.retry_errors and entry.verdict is Verdict.ERROR)
+        )
 
     def _scored_by(self, sample: Sample) -> str:
         if self.scoring_part:
@@ -155,7 +171,7 @@ class PendingWork:
         return ""
 
     def _work_again(self, entry: ResultEntry, work: WorkItem) -> WorkItem | None:
-        """The work that is left for a sample with a result."""
+        """The work that is left for a sample with a result that does not stay."""
         counts = self.counts
         if entry.identity != work.identity.value.encode():
             counts.changed += 1
@@ -179,14 +195,10 @@ class PendingWork:
             if entry.retryable:
                 return replace(work, resumes=result.task_id)
             return replace(work, retry_of=result.task_id)
-        if entry.scored_by != work.scored_by.encode():
-            counts.judged_anew += 1
-            result = self.read_result(entry.offset)
-            keeps = self._scores_to_keep(result, work.sample)
-            return replace(work, answered=result, keeps=keeps)
-        counts.done += 1
-        self.on_kept(entry.verdict)
-        return None
+        counts.judged_anew += 1
+        result = self.read_result(entry.offset)
+        keeps = self._scores_to_keep(result, work.sample)
+        return replace(work, answered=result, keeps=keeps)
 
     def _scores_to_keep(self, result: SampleResult, sample: Sample) -> dict[str, Score]:
         if (result.target, result.metadata) != (sample.target, sample.metadata):

@@ -23,7 +23,6 @@ from evaluator.batch.records import Sample, Score, Verdict
 from evaluator.batch.summary.parts import Amount, Spending
 from evaluator.batch.summary.stability import PanelColumns, has_ratings
 from evaluator.errors import UsageError
-from evaluator.errors.results import Usage
 
 VERDICTS = tuple(Verdict)
 _CODES = {verdict: code for code, verdict in enumerate(VERDICTS)}
@@ -38,6 +37,7 @@ _TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
 _MAX_JUDGES = 30
 _MAX_BALLOTS = 20_000
 _MOST = 2**31 - 1
+_ERROR = Verdict.ERROR.value
 _FRESH = 1_000
 """So many rows are appended to the columns at once."""
 Ballot: TypeAlias = tuple[tuple[str, bool | None], ...]
@@ -458,7 +458,7 @@ class Columns:
         """The number of the error's kind, NONE without an error; keeps the message as the kind's
         example.
         """
-        is_error = result["verdict"] == Verdict.ERROR
+        is_error = result["verdict"] == _ERROR
         failure = result["failure"]
         if failure is not None:
             kind = failure["kind"]
@@ -495,20 +495,23 @@ def _used(result: Mapping[str, Any]) -> tuple[float, ...]:
     """The costs, the savings and the tokens of a result, NONE where unknown, in the order of
     `Columns.used`.
     """
-    usage = result["usage"]
+    used = result["usage"].get
     scoring_cost = scoring_saved = 0.0
     for score in result["scores"].values():
         if "usage" in score:
-            scoring = Usage.from_dict(score["usage"])
-            scoring_cost = _sum(scoring_cost, scoring.cost_usd)
-            scoring_saved = _sum(scoring_saved, scoring.cache_saved_usd)
-    cost = usage.get("cost_usd", 0.0)
-    saved = _sum(usage.get("cache_saved_usd", 0.0), scoring_saved)
+            scoring = score["usage"].get
+            scoring_cost = _sum(scoring_cost, scoring("cost_usd", 0.0))
+            scoring_saved = _sum(scoring_saved, scoring("cache_saved_usd", 0.0))
+    cost = used("cost_usd", 0.0)
+    saved = _sum(used("cache_saved_usd", 0.0), scoring_saved)
     return (
         NONE if cost is None else cost,
         NONE if scoring_cost is None else scoring_cost,
         NONE if saved is None else saved,
-        *[_count(usage.get(name, 0)) for name in _TOKENS],
+        _count(used("input_tokens", 0)),
+        _count(used("output_tokens", 0)),
+        _count(used("cached_tokens", 0)),
+        _count(used("reasoning_tokens", 0)),
     )
 
 
