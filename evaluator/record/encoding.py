@@ -177,22 +177,15 @@ def _text_field(label: str, text: str, scrub: Scrub | None = None) -> str:
 
 
 class FixedValue:
-    """A JSON value that many records have: its field is encoded once."""
+    """A JSON value that many records have: its field is encoded once. `fields` has that by its
+    label.
+    """
 
-    __slots__ = ("_fields", "value")
+    __slots__ = ("fields", "value")
 
     def __init__(self, value: Any) -> None:
         self.value = value
-        self._fields: dict[str, str] = {}
-
-    def field(self, label: str, scrub: Scrub | None) -> str:
-        """As `_value_field`."""
-        if scrub is not None:
-            return _value_field(label, self.value, scrub)
-        field = self._fields.get(label)
-        if field is None:
-            field = self._fields[label] = _value_field(label, self.value)
-        return field
+        self.fields: dict[str, str] = {}
 
 
 def _value_field(label: str, value: Any, scrub: Scrub | None = None) -> str:
@@ -201,7 +194,12 @@ def _value_field(label: str, value: Any, scrub: Scrub | None = None) -> str:
     Raises: UsageError, if it is neither JSON nor text.
     """
     if type(value) is FixedValue:
-        return value.field(label, scrub)
+        if scrub is not None:
+            return _value_field(label, value.value, scrub)
+        field = value.fields.get(label)
+        if field is None:
+            field = value.fields[label] = _value_field(label, value.value)
+        return field
     lifted: list[tuple[str, str]] = []
     try:
         if scrub is not None:
@@ -415,7 +413,9 @@ def encode_begin(
         name = start.name
     else:
         name = scrub.redact(start.name)
-    args = _args_field(start, scrub)
+    args = ""
+    if start.args is not None:
+        args = _value_field("Args", start.args, scrub)
     retry = ""
     if start.attempt > 1:
         retry = " (retry)"
@@ -442,12 +442,6 @@ def _begin_fields(start: StepStart) -> str:
     if start.fingerprint:
         body += f"- **Fingerprint**: {_inline(start.fingerprint)}\n"
     return body
-
-
-def _args_field(start: StepStart, scrub: Scrub | None) -> str:
-    if start.args is None:
-        return ""
-    return _value_field("Args", start.args, scrub=scrub)
 
 
 def encode_end(
@@ -490,7 +484,10 @@ def encode_note(
         name = start.name
     else:
         name = scrub.redact(start.name)
-    values = _args_field(start, scrub) + _end_body(end, scrub)
+    values = ""
+    if start.args is not None:
+        values = _value_field("Args", start.args, scrub)
+    values += _end_body(end, scrub)
     return _record(
         RULE,
         f"## Step {number}: {_repeated(name)} ",
