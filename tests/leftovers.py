@@ -1,0 +1,34 @@
+"""What this process holds open, and its children.
+
+Tests compare with `<=`: what an earlier test left may go at any moment, when the garbage collector runs.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def descriptors() -> set[tuple[int, int, int]]:
+    """The open descriptors, each with the device and the inode of its file."""
+    found: set[tuple[int, int, int]] = set()
+    for number in map(int, os.listdir("/proc/self/fd")):
+        try:
+            status = os.fstat(number)
+        except OSError:  # that of the listing itself
+            continue
+        found.add((number, status.st_dev, status.st_ino))
+    return found
+
+
+def children() -> set[int]:
+    """The children, living or not reaped."""
+    found: set[int] = set()
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            stat = Path(f"/proc/{name}/stat").read_bytes()
+        except OSError:
+            continue
+        if int(stat.rpartition(b")")[2].split()[1]) == os.getpid():
+            found.add(int(name))
+    return found
