@@ -1,6 +1,6 @@
-"""What this process holds open, and its children.
+"""What a test leaves: open descriptors, children, and other processes.
 
-Tests compare with `<=`: what an earlier test left may go at any moment, when the garbage collector runs.
+Tests compare sets with `<=`: what an earlier test left may go at any moment, when the garbage collector runs.
 """
 
 from __future__ import annotations
@@ -32,3 +32,12 @@ def children() -> set[int]:
         if int(stat.rpartition(b")")[2].split()[1]) == os.getpid():
             found.add(int(name))
     return found
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")

@@ -17,7 +17,8 @@ from evaluator.batch.engines.node_template import IDS, NodeTemplate, TemplateWor
 from evaluator.errors import MissingExtra
 from evaluator.processes.supervisor import Command
 from tests.background.test_background_evaluations import ONE, SLOW, lines
-from tests.background.test_background_scripts import DETACHED, is_running, until
+from tests.background.test_background_scripts import DETACHED, until
+from tests.leftovers import is_running
 
 
 class Lost(Exception):
