@@ -214,7 +214,7 @@ def cuts(data: bytes, stride: int, every: int) -> list[int]:
 
 @pytest.mark.parametrize(
     ("case", "stride", "every"),
-    [(NESTED, 307, 1), (COMPOSITE, 2_999, 6)],
+    [(NESTED, 307, 1), (COMPOSITE, 9_973, 12)],
     ids=str,
 )
 def test_cut_around_each_record_of_a_large_file_it_is_resumed(lab, runner, case, stride, every):
