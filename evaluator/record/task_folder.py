@@ -24,16 +24,15 @@ from evaluator.files.open_below import (
 )
 from evaluator.lazy_dataclass import dataclass
 from evaluator.record import grammar
-from evaluator.record.owner import is_gone
 from evaluator.record.segments import ENDED, PackedTask, SegmentIndex, Segments, is_live, labels_of
 from evaluator.record.segments import task_file as packed_file
 from evaluator.record.steps import (
     Header,
-    Owner,
     Recording,
     RunStatus,
     Summary,
 )
+from evaluator.store.owners import Owner, is_gone
 
 _FILE = re.compile(r"TASK-([0-9]{1,18})\.md")
 _UNNUMBERED = re.compile(r"TASK-[A-Za-z0-9._-]+\.md")

@@ -9,7 +9,6 @@ from typing import Any
 from unittest.mock import patch
 
 from evaluator import clock, disk
-from evaluator.background.store import _NOTICE, BackgroundStore
 from evaluator.batch import folder as batch_folder
 from evaluator.batch import run as batch_run
 from evaluator.batch.engines import pool
@@ -19,12 +18,13 @@ from evaluator.batch.wave_log import WaveLog
 from evaluator.batch.work import Worker
 from evaluator.errors import RecordError, TaskNotBegun
 from evaluator.files.atomic import write_atomic
+from evaluator.jobs import deliverables, dispatch, publication
+from evaluator.jobs.attempt_runs import AttemptRuns
+from evaluator.jobs.background_store import _NOTICE, BackgroundStore
+from evaluator.jobs.importing import Imported
+from evaluator.jobs.queue_store import QueueStore
+from evaluator.jobs.queue_tables import QueueTables
 from evaluator.models.cache import ResponseCache
-from evaluator.queue import deliverables, dispatch, publication
-from evaluator.queue.attempt_runs import AttemptRuns
-from evaluator.queue.importing import Imported
-from evaluator.queue.store import QueueStore
-from evaluator.queue.tables import QueueTables
 from evaluator.record.journal import Journal
 from evaluator.record.recorded_steps import SharedRunState
 from evaluator.record.segment_writer import Segment

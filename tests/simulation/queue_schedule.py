@@ -14,10 +14,10 @@ from typing import Any
 
 from evaluator import disk
 from evaluator.errors import UsageError
+from evaluator.jobs.document import read_document
+from evaluator.jobs.entries import QueueEntry
+from evaluator.jobs.publication import CONFLICT
 from evaluator.queue import TaskQueue
-from evaluator.queue.document import read_document
-from evaluator.queue.entries import QueueEntry
-from evaluator.queue.publication import CONFLICT
 from tests.simulation.machine_schedule import PATIENCE_S, MachineSchedule
 from tests.simulation.schedule import Plan, Violation, evaluator_of, folder
 from tests.simulation.workload import QUEUE
