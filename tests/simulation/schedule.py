@@ -339,25 +339,23 @@ class Schedule:
             raise Violation(f"recorded and done again by process {self.number}: {paid} {done}")
 
     def _is_of_several_places(self, answer: str) -> bool:
-        # An undisturbed run that fails may have cancelled one of two equal requests.
+        """Whether steps at several places made the request of an answer. An undisturbed run that fails may have
+        cancelled all but one.
+        """
         store = TaskStore(f"{self.files.root}/tasks")
-        places: set[tuple[int, str]] = set()
-        for task in store.list():
+        places: dict[str, set[tuple[int, str]]] = {}
+        requests: set[str] = set()
+        for task in store.ids():
             try:
-                steps = store.read(task.id, repair=True).steps
+                steps = store.read(task, repair=True).steps
             except RecordError:
                 continue
-            places |= {
-                (task.id, step.start.path)
-                for step in steps
-                if step.is_answer and step.end is not None and answer in str(step.end.output)
-            }
-        return len(places) > 1
-
-    def _is_cut(self) -> bool:
-        """Whether a step of a generated run fails, which cancels those beside it, sooner or later."""
-        expected = reference(self.plan.case, self.plan.sync)[0]
-        return expected["status"] != "COMPLETE" and self.plan.case.startswith(GENERATED)
+            for step in steps:
+                request = step.start.fingerprint
+                places.setdefault(request, set()).add((task, step.start.path))
+                if step.is_answer and step.end is not None and answer in str(step.end.output):
+                    requests.add(request)
+        return any(len(places[request]) > 1 for request in requests)
 
     def _disturb(self, kind: str, at: float, how: str) -> Process | None:
         """A process that is disturbed. Returns: what it did, if it ended before."""
@@ -461,7 +459,9 @@ class Schedule:
             raise Violation(f"raises {type(done.error).__name__}: {done.error}")
         outcome = done.outcome
         with_usage, without, _, billed, _ = reference(self.plan.case, self.plan.sync)
-        exact = self.plan.provider_faults == 0.0 and not self._is_cut()
+        # In a generated run a step that fails cancels those beside it, sooner or later.
+        is_cut = outcome.status != "COMPLETE" and self.plan.case.startswith(GENERATED)
+        exact = self.plan.provider_faults == 0.0 and not is_cut
         found = result_of(outcome.to_dict(), with_usage=exact)
         expected = with_usage if exact else without
         if found != expected:
