@@ -199,7 +199,9 @@ def start(
 
     def make() -> tuple[Work, str]:
         if index is not None:
-            return _consolidation(index)
+            from evaluator.jobs.in_process import ConsolidationWork
+
+            return ConsolidationWork(index.absolute()), f"consolidate {index}"
         if template is not None:
             return _evaluation(template, inputs, node, options=options)
         if session:
@@ -346,12 +348,6 @@ def _server(name: str, servers: tuple[McpServer, ...]) -> McpServer:
         known = ", ".join(server.name for server in servers) or "none"
         raise UsageError(f"the profile has no MCP server {name!r}; its servers are: {known}")
     return found
-
-
-def _consolidation(index: Path) -> tuple[Work, str]:
-    from evaluator.jobs.in_process import ConsolidationWork
-
-    return ConsolidationWork(index.absolute()), f"consolidate {index}"
 
 
 async def _host(

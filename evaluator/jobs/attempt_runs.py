@@ -21,7 +21,7 @@ from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, ContextItem
 from evaluator.interpreter.recovery import OnUnfinished, trusts_foreign
 from evaluator.interpreter.requests import recorded_context
-from evaluator.interpreter.run_record import recorded_outcome
+from evaluator.interpreter.runs import recorded_outcome
 from evaluator.jobs.entries import BegunAttempt
 from evaluator.language.scopes import plain
 from evaluator.record.steps import Header, fingerprint

@@ -328,7 +328,7 @@ class ConsolidationLock:
                 abs((clock.wall() if now is None else now) - os.fstat(descriptor).st_mtime) > DUE_S
             )
         finally:
-            os.close(descriptor)
+            disk.close(descriptor)
 
     def acquire(self) -> int | None:
         """A descriptor that holds the lock until it is closed; None if another process has it.
@@ -339,7 +339,7 @@ class ConsolidationLock:
         is_new = not self.path.exists()
         descriptor = disk.open(self.path, _FLAGS, 0o600)
         if not try_lock(descriptor):
-            os.close(descriptor)
+            disk.close(descriptor)
             return None
         former = 0.0 if is_new else _former(descriptor)
         if former is not None:
@@ -403,7 +403,7 @@ class ConsolidationWork(Work):
             output.write(f"{summary}\n".encode())
             return End("completed", summary=summary)
         finally:
-            os.close(descriptor)
+            disk.close(descriptor)
 
     async def _consolidate(self) -> str:
         with GlobalIndex(self._path) as index:

@@ -111,10 +111,11 @@ class TaskFolder:
         if type(task_id) is not int or task_id < 0:
             raise UsageError(f"a task id is a whole number, not {task_id!r}")
         # Twice: a task that is closed meanwhile moves from the first folder to the second.
+        name = f"TASK-{task_id}.md"
         for folder in ("active", "done", "active", "done", FLAT):
-            path = self.root / folder / f"TASK-{task_id}.md"
-            if path.is_file():
-                return path
+            path = os.path.join(self.root, folder, name)
+            if os.path.isfile(path):
+                return Path(path)
         raise TaskNotBegun(f"{self.root}: there is no task {task_id}")
 
     def check(self, task_id: int) -> None:

@@ -44,7 +44,7 @@ def is_gone(owner: Owner | None) -> bool:
         if owner.boot_id != this_process.boot_id():
             return True
         return this_process.start_of(owner.pid) != owner.started
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
     except (OSError, ValueError, IndexError):
         return False

@@ -83,7 +83,7 @@ def test_a_kill_sets_the_time_back_and_a_second_one_is_refused_meanwhile(index, 
             assert not lock.is_due()
             second = await tasks.wait(tasks.start(ConsolidationWork(index), "second").id)
             assert second.status == "failed" and "another process" in (second.reason or "")
-            assert (await tasks.kill(task.id, "enough")).status == "killed"
+            assert (await tasks.kill(task.id, "enough", timeout_s=200)).status == "killed"
 
     asyncio.run(work())
     assert lock.path.stat().st_mtime == 1_000_000.0 and lock.is_due()

@@ -17,7 +17,8 @@ from evaluator.jobs.output import read_output
 from evaluator.jobs.scripts import NodeCommand
 from evaluator.processes.supervisor import Command
 from tests.jobs.test_background_evaluations import ONE, SLOW, lines
-from tests.jobs.test_background_scripts import DETACHED, is_running, until
+from tests.jobs.test_background_scripts import DETACHED, until
+from tests.leftovers import is_running
 
 
 class Lost(Exception):
@@ -196,7 +197,8 @@ def test_a_kill_closes_the_record_of_a_template_on_a_node(make_evaluator, tmp_pa
 def test_a_node_gets_no_key_and_refuses_a_request_of_another_version(
     make_evaluator, tmp_path, monkeypatch
 ):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-" + "a1B2" * 8)
+    key = "sk-" + "a1B2" * 8
+    monkeypatch.setenv("OPENAI_API_KEY", key)
     requests = []
 
     class Watched(NodeTemplate):
@@ -208,7 +210,7 @@ def test_a_node_gets_no_key_and_refuses_a_request_of_another_version(
     evaluator = make_evaluator(ONE, script=lambda request: "hello")
     task = asyncio.run(on_a_node(evaluator, tmp_path / "bg", "one", {"word": "x"}, node=Watched))
     assert task.status == "failed" and "install the same everywhere" in task.reason
-    assert len(requests) == 1 and b"one" in requests[0] and b"a1B2" not in requests[0]
+    assert len(requests) == 1 and b"one" in requests[0] and key.encode() not in requests[0]
 
 
 def test_a_node_cannot_write_a_task_file_with_an_id_that_was_not_reserved(make_evaluator, tmp_path):

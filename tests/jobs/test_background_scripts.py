@@ -17,6 +17,7 @@ from evaluator.jobs.output import Output, StallWatch, prompt_hint, read_output
 from evaluator.jobs.tasks import End, Work
 from evaluator.testing import FakeClock
 from tests.jobs.instant import Instant
+from tests.leftovers import is_running
 
 DETACHED = """
 import os, sys, time
@@ -28,13 +29,6 @@ if os.fork() == 0:
     os._exit(0)
 time.sleep(600)
 """
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 async def until(condition, timeout_s: float = 200.0):
@@ -91,7 +85,7 @@ def test_output_can_be_read_while_the_script_runs_and_its_input_is_closed(tmp_pa
         async with BackgroundTasks(tmp_path) as tasks:
             task = tasks.start(ScriptWork("cat; echo first; sleep 600"), "slow")
             await until(lambda: read_output(Path(task.output_file), 0, 100) == b"first\n")
-            killed = await tasks.kill(task.id, "not needed any more")
+            killed = await tasks.kill(task.id, "not needed any more", timeout_s=200)
             assert (killed.status, killed.signal, killed.reason) == (
                 "killed",
                 9,
@@ -183,7 +177,7 @@ def test_tasks_that_end_while_they_are_killed_have_one_notification_each(tmp_pat
         told = []
         async with BackgroundTasks(tmp_path, callback=told.append) as tasks:
             started = [tasks.start(Instant(n % 5), str(n), session="s").id for n in range(200)]
-            kills = [tasks.kill(each, "race") for each in started for _ in range(2)]
+            kills = [tasks.kill(each, "race", timeout_s=200) for each in started for _ in range(2)]
             await asyncio.gather(*kills)
             found = [tasks.store.get(each) for each in started]
             assert all(task.status in ("completed", "killed") for task in found)
@@ -217,7 +211,7 @@ def test_a_task_that_completes_after_it_was_killed_is_reported_as_killed(tmp_pat
             finishing = Finishing()
             started = tasks.start(finishing, "x", session="s").id
             await finishing.began.wait()
-            await tasks.kill(started, "enough")
+            await tasks.kill(started, "enough", timeout_s=200)
             ended = await tasks.wait(started)
             assert (ended.status, ended.kill_reason) == ("killed", "enough")
             (notice,) = tasks.store.claim(task_id=started)
@@ -370,7 +364,7 @@ def test_a_disk_that_takes_no_more_does_not_keep_a_task_alive(tmp_path, monkeypa
                 patch.setattr(tasks.store, "request_kill", full)
                 if how == "a kill":
                     with pytest.raises(RecordError):
-                        await tasks.kill(task.id, "enough")
+                        await tasks.kill(task.id, "enough", timeout_s=200)
                     await tasks.wait(task.id, 200)
                 else:
                     await tasks.aclose()

@@ -14,7 +14,8 @@ from evaluator.background import BackgroundTasks, BackgroundTools, WatchWork
 from evaluator.handler.config import ToolGrant
 from evaluator.interpreter.background import BACKGROUND_TOOLS
 from evaluator.tools.mcp import McpServer
-from tests.jobs.test_background_scripts import is_running, until
+from tests.jobs.test_background_scripts import until
+from tests.leftovers import is_running
 
 pytest.importorskip("mcp", reason="the extra mcp is not installed")
 

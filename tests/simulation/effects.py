@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 from evaluator import clock, disk, randomness, this_process
 from evaluator.interpreter.operators import script
+from evaluator.models import cache
 from evaluator.processes import concurrency, starting
 from evaluator.record.redact import Redactor
 from evaluator.store import owners
@@ -84,6 +85,7 @@ def effects(
         owners: {"_owner_of": owners._owner_of.__wrapped__},
         starting: {"start_thread": loop.start_thread, "Timer": loop.timer},
         script: {"run_script": run_script},
+        cache: {"ThreadPoolExecutor": loop.executor},
         concurrency: {"gc": NO_COLLECTOR},
         Redactor: {"from_environment": lambda *_, **__: NO_SECRETS},
     }

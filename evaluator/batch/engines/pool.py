@@ -22,7 +22,6 @@ from typing import Any
 from evaluator import clock
 from evaluator.batch.engines.base import (
     ClusterLost,
-    Counted,
     HostLost,
     Job,
     LimiterProxy,
@@ -304,7 +303,7 @@ class Pool:
         self,
         job: Job,
         line: bytes,
-        outcome: Counted | None,
+        counted: dict[str, Any] | None,
         pending: str,
         files: list[tuple[int, bytes]],
     ) -> WorkResult | RecordError:
@@ -315,11 +314,9 @@ class Pool:
             return RecordError(
                 f"{self._store.root}: a task file cannot be written: {error.strerror}"
             )
-        if outcome is None:
-            result = None
-        else:
-            result = unpack_result(job.work, outcome)
-        return WorkResult(job.work, result, pending=pending, line=line)
+        if counted is not None:
+            counted = unpack_result(job.work, counted)
+        return WorkResult(job.work, None, pending=pending, line=line, counted=counted)
 
     def _send_budget_ended(self, members: Collection[_Member]) -> None:
         reason = self._worker.budget_ended()

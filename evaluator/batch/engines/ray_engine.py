@@ -33,7 +33,7 @@ from evaluator.batch.engines.process_engine import PoolEngine
 from evaluator.batch.work import Worker
 from evaluator.errors import ConfigurationError, EvaluatorError
 from evaluator.errors.messages import LOGGER
-from evaluator.files.libraries import import_extra, import_library
+from evaluator.files.project_code import import_extra, import_library
 from evaluator.jobs.scripts import NodeCommand, OpenNode, RemoteCommand
 from evaluator.processes.concurrency import in_thread
 
