@@ -156,8 +156,8 @@ def check_batch(path: Path, outcome: Any, expected: Mapping[str, Any], cost: flo
         raise Violation(f"the batch ended {outcome.ended}")
     try:
         found = results_of(path)
-    except BatchDamaged as error:
-        raise Violation(f"a complete batch cannot be read: {error}") from error
+    except RecordError as error:
+        raise Violation(f"unreadable: {error}") from error
     if found != expected:
         different = {
             key: (found.get(key), expected.get(key))

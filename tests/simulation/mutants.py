@@ -23,7 +23,6 @@ from evaluator.jobs.attempt_runs import AttemptRuns
 from evaluator.jobs.background_store import _NOTICE, BackgroundStore
 from evaluator.jobs.importing import Imported
 from evaluator.jobs.queue_store import QueueStore
-from evaluator.jobs.queue_tables import QueueTables
 from evaluator.jobs.store import JobStore
 from evaluator.models.cache import ResponseCache
 from evaluator.record.journal import Journal
@@ -275,7 +274,7 @@ MUTANTS = [
     ),
     Mutant(
         "a queue's transactions are not synced",
-        QueueTables,
+        JobStore,
         "transaction",
         _transaction_unsynced,
         "queue",
@@ -298,7 +297,7 @@ MUTANTS = [
     Mutant("a background task ends twice", BackgroundStore, "end", _end_again, "background"),
     Mutant(
         "a background task's state is not synced",
-        BackgroundStore,
+        JobStore,
         "transaction",
         _transaction_unsynced,
         "background",
