@@ -15,6 +15,7 @@ from evaluator.batch.control import batch_status, control_batch
 from evaluator.batch.merge import merge_shards
 from evaluator.errors import EvaluatorError
 from evaluator.models import cache_store
+from evaluator.store import database
 from tests.simulation import batch_schedule
 from tests.simulation.batch_schedule import (
     SHARDS,
@@ -59,7 +60,11 @@ class SharedCache:
     def read_again(self) -> None:
         """After a loss of power: what is stored still."""
         kept: set[str] = set()
-        with suppress(sqlite3.Error), closing(sqlite3.connect(self.path)) as connection:
+        # A copy in memory: a connection of another kind would make or change files.
+        with (
+            suppress(EvaluatorError, OSError, sqlite3.Error),
+            closing(database.snapshot(self.path, cache_store.FORMAT)) as connection,
+        ):
             kept = {key for (key,) in connection.execute("SELECT key FROM response")}
         self.stored = {key: digest for key, digest in self.stored.items() if key in kept}
 
