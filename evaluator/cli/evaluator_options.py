@@ -240,8 +240,8 @@ class EvaluatorOptions(Checked, error=UsageError):
 
         Raises: UsageError or ConfigurationError, for an option that cannot be used.
         """
-        from evaluator.background.tools import BackgroundTools
         from evaluator.interpreter.evaluator import Evaluator
+        from evaluator.jobs.background_tools import BackgroundTools
 
         if self.model is not None and not self.model.strip():
             raise UsageError("--model is empty; name one, e.g. openai/gpt-4o-mini, or leave it out")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.background import BackgroundTasks, End, ScriptWork
-from evaluator.record.owner import current_owner
+from evaluator.store.owners import current_owner
 from evaluator.viewer.server import queues
 from tests.batch.export.results import HOSTILE
 from tests.viewer.site import Site, assert_harmless, page, visit

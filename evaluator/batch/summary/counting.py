@@ -1,5 +1,8 @@
 """Counts results into a summary: one pass fills columns, then the numbers are computed from the
 columns.
+
+Agreement between judges and between scorers, from counts of the combinations of their
+ratings.
 """
 
 from __future__ import annotations
@@ -7,10 +10,10 @@ from __future__ import annotations
 import json
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import groupby
+from itertools import combinations, groupby
 from operator import eq, ne
 from typing import TypeAlias
 
@@ -21,6 +24,8 @@ from evaluator.batch.statistics import (
     Estimate,
     Reducer,
     Variance,
+    cohen_kappa_of,
+    krippendorff_alpha_of,
     percentiles,
     proportion_interval,
     reducer,
@@ -36,13 +41,12 @@ from evaluator.batch.summary.columns import (
     UNSCORED,
     VALUED,
     VERDICTS,
+    Ballot,
     Columns,
     ScorerColumns,
     known_values,
     rows_where,
-    scorers_agreement,
     values_at,
-    votes_agreement,
 )
 from evaluator.batch.summary.parts import (
     Accuracy,
@@ -60,6 +64,82 @@ from evaluator.batch.summary.parts import (
 from evaluator.errors import UsageError
 from evaluator.language.syntax import has_markup
 
+Rating = Hashable | None
+
+
+def votes_agreement(name: str, scorer: ScorerColumns, rows: array[int]) -> Iterator[JudgeAgreement]:
+    """The agreement of one scorer's judges: Krippendorff's alpha of all, then Cohen's kappa of each
+    two.
+
+    Empty where the scorer has no two votes on the same result in `rows`.
+    """
+    votes = scorer.votes
+    if votes is None:
+        return
+    seen = Counter(votes[row] for row in rows if votes[row] != NONE)
+    ballots: list[Ballot] = list(scorer.ballots)
+    judges = tuple(dict.fromkeys(judge for number in seen for judge, _ in ballots[number]))
+    counts = Counter[tuple[Rating, ...]]()
+    for number, count in seen.items():
+        given = dict(ballots[number])
+        counts[tuple(given.get(judge) for judge in judges)] += count
+    alpha = krippendorff_alpha_of(counts, len(judges))
+    if alpha.n:
+        yield JudgeAgreement(judges, name, "krippendorff_alpha", _same(counts.items()), alpha)
+    for (i, first), (j, second) in combinations(enumerate(judges), 2):
+        pairs = Counter[tuple[Rating, Rating]]()
+        for ratings, count in counts.items():
+            pairs[ratings[i], ratings[j]] += count
+        kappa = cohen_kappa_of(pairs)
+        if kappa.n:
+            yield JudgeAgreement((first, second), name, "cohen_kappa", _same(pairs.items()), kappa)
+
+
+def scorers_agreement(
+    scorers: Mapping[str, ScorerColumns], rows: array[int]
+) -> Iterator[JudgeAgreement]:
+    """Cohen's kappa of each two scorers with binary scores, where both judged some result in
+    `rows`.
+
+    A scorer is binary if each of its values in `rows` is 1 and passed, or 0 and failed.
+    """
+    ratings = {
+        name: list(map(_RATINGS.__getitem__, values_at(scorer.passed, rows)))
+        for name, scorer in scorers.items()
+        if _is_binary(scorer, rows)
+    }
+    for names in combinations(ratings, 2):
+        pairs = Counter[tuple[Rating, Rating]](
+            zip(ratings[names[0]], ratings[names[1]], strict=True)
+        )
+        kappa = cohen_kappa_of(pairs)
+        if kappa.n:
+            yield JudgeAgreement(names, None, "cohen_kappa", _same(pairs.items()), kappa)
+
+
+def _is_binary(scorer: ScorerColumns, rows: array[int]) -> bool:
+    valued = rows_where(partial(eq, VALUED), scorer.state, rows)
+    judged = rows_where(partial(ne, NONE), scorer.passed, valued)
+    return all(map(eq, values_at(scorer.value, judged), values_at(scorer.passed, judged)))
+
+
+_RATINGS = (False, True, None)
+"""By the values of `ScorerColumns.passed`, where NONE is the last one."""
+
+
+def _same(counts: Iterable[tuple[tuple[Rating, ...], int]]) -> float | None:
+    """The share of equal ratings among results with at least two ratings."""
+    same = of = 0
+    for ratings, count in counts:
+        given = [rating for rating in ratings if rating is not None]
+        if len(given) > 1:
+            of += count
+            same += count * (len(set(given)) == 1)
+    if of:
+        return same / of
+    return None
+
+
 Rows: TypeAlias = "array[int]"
 _PASSED, _FAILED, _ERROR, _UNSCORED = range(len(VERDICTS))
 _JUDGED = frozenset({_PASSED, _FAILED})
@@ -76,14 +156,12 @@ def summarise(
     group_by: str | None = None,
     reducers: Sequence[str] | None = None,
     unfinished: str = "",
-    left_out: Callable[[SampleResult], bool] | None = None,
 ) -> BatchSummary:
     """The summary of `results`, which are read once and not kept: 100,000 results take about 20 MB.
 
     Of several results for one (template, variant, sample, epoch) the last one counts, so every line
     ever written can be passed, in order. The others are `replaced`; what they used is in
-    `replaced_spending`: the scoring only, where one task was scored again, else everything. Results
-    for which `left_out` is true count only there as well.
+    `replaced_spending`: the scoring only, where one task was scored again, else everything.
 
     `total` is the number of results that there will be, or that number for each (template,
     variant), which also gives the order of the groups and includes groups without a result.
@@ -102,7 +180,9 @@ def summarise(
     Raises: UsageError, for an unknown reducer, a `group_by` with more than 1,000 values, or more
     results than `total`.
     """
-    columns = _read(results, Columns(cluster, group_by), left_out=left_out)
+    columns = Columns(cluster, group_by)
+    for result in results:
+        columns.add(result.to_dict())
     return summarise_columns(
         columns,
         total=total,
@@ -168,19 +248,6 @@ def summarise_columns(
             )
         ),
     )
-
-
-def _read(
-    results: Iterable[SampleResult],
-    columns: Columns,
-    left_out: Callable[[SampleResult], bool] | None,
-) -> Columns:
-    for result in results:
-        if left_out is not None and left_out(result):
-            columns.leave_out(result)
-        else:
-            columns.add(result)
-    return columns
 
 
 def _groups(

@@ -84,13 +84,8 @@ class PanelColumns:
         self._flipped = array("b")
         self._swapped = array("b")
 
-    def put(self, row: int, score: Score | None) -> None:
-        """Sets the ratings of a row, replacing earlier ones."""
-        metadata: Mapping[str, Any]
-        if score is None:
-            metadata = {}
-        else:
-            metadata = score.metadata
+    def put(self, row: int, metadata: Mapping[str, Any]) -> None:
+        """Sets the ratings of a row to those in the metadata of a score, replacing earlier ones."""
         votes = _mapping(metadata.get("votes"))
         values = _mapping(metadata.get("values"))
         orders = metadata.get("flipped")
@@ -200,9 +195,9 @@ def flips_of(score: Score) -> float | None:
     return _share(passed * failed, math.comb(passed + failed, 2))
 
 
-def has_ratings(score: Score) -> bool:
-    """Whether several verdicts are behind `score`."""
-    return "votes" in score.metadata or "flipped" in score.metadata
+def has_ratings(metadata: Mapping[str, Any]) -> bool:
+    """Whether several verdicts are behind the score with this metadata."""
+    return "votes" in metadata or "flipped" in metadata
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -16,15 +16,15 @@ from typing import Any, cast
 
 from evaluator import clock
 from evaluator.background import BackgroundStore, BackgroundTask
-from evaluator.background.manager import with_tasks
-from evaluator.background.output import read_output, window_start
-from evaluator.background.tasks import TYPES
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.handler.backends import is_simulated_model
+from evaluator.jobs.attempt_runs import ENTRY_LABEL
+from evaluator.jobs.background_tasks import with_tasks
+from evaluator.jobs.output import read_output, window_start
+from evaluator.jobs.queue_view import DATABASE, entry_details
+from evaluator.jobs.tasks import TYPES
 from evaluator.lazy_dataclass import dataclass
 from evaluator.queue import QueueEntry, QueueView, StrategyAttempt, TaskQueue
-from evaluator.queue.attempt_runs import ENTRY_LABEL
-from evaluator.queue.queue_view import DATABASE, entry_details
 from evaluator.viewer.json_form import Page
 from evaluator.viewer.server.state import COMPUTING_MS, LIVE_MS, NoSuchPage, State, mapping, minute
 

@@ -25,14 +25,14 @@ from typing import Any, cast
 from urllib.parse import urlencode
 
 from evaluator import clock
-from evaluator.background.store import FILE_NAME as BACKGROUND
 from evaluator.batch.folder import MANIFEST, RESULTS, TASKS
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.files.locations import shipped
 from evaluator.improve.certificate import LOG, TEMPLATE_FILE
+from evaluator.jobs.background_store import FILE_NAME as BACKGROUND
+from evaluator.jobs.queue_view import DATABASE as QUEUE
 from evaluator.lazy_dataclass import dataclass
 from evaluator.library import TemplateLibrary
-from evaluator.queue.queue_view import DATABASE as QUEUE
 from evaluator.record.steps import plain_json
 from evaluator.record.store import TaskStore
 from evaluator.viewer.server.batch_index import BatchIndex
