@@ -146,8 +146,6 @@ def _value(name: str, value: Any, attributes: Attributes) -> _Element:
         value = value.source
     elif value is None:
         value = ""
-    else:
-        value = value
     return _Element(name, attributes, content=_as_text(value))
 
 
