@@ -336,9 +336,8 @@ def _as_text(value: str | int | float | bool | Text) -> Text:
         return value
     if isinstance(value, bool):
         shown = "true" if value else "false"
+    elif isinstance(value, str):
+        shown = value
     else:
-        if isinstance(value, str):
-            shown = value
-        else:
-            shown = format(Decimal(str(value)), "f")
+        shown = format(Decimal(str(value)), "f")
     return Text(shown, Span())
