@@ -23,9 +23,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from evaluator import clock
 from evaluator.errors import RecordError, UsageError
 from evaluator.jobs.background_store import FILE_NAME, GONE, LEASE_S, BackgroundStore
-from evaluator.jobs.notifications import end_notice
 from evaluator.jobs.output import Output
-from evaluator.jobs.tasks import FINAL, TYPES, BackgroundTask, End, check_id, new_id
+from evaluator.jobs.tasks import FINAL, TYPES, BackgroundTask, End, check_id, end_notice, new_id
 from evaluator.store.owners import Owner, current_owner
 
 
