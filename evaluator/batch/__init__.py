@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from evaluator.batch.control import batch_status as batch_status
     from evaluator.batch.control import control_batch as control_batch
     from evaluator.batch.cost_plan import Amounts as Amounts
-    from evaluator.batch.cost_plan import CacheSaving as CacheSaving
-    from evaluator.batch.cost_plan import CostPart as CostPart
-    from evaluator.batch.cost_plan import CostPlan as CostPlan
     from evaluator.batch.cost_plan import plan_costs as plan_costs
+    from evaluator.batch.costs import CacheSaving as CacheSaving
+    from evaluator.batch.costs import CostPart as CostPart
+    from evaluator.batch.costs import CostPlan as CostPlan
     from evaluator.batch.decision import Deciding as Deciding
     from evaluator.batch.decision import Decision as Decision
     from evaluator.batch.decision import Design as Design
@@ -81,7 +81,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     ".control": ("BatchStatus", "Command", "batch_status", "control_batch"),
-    ".cost_plan": ("Amounts", "CacheSaving", "CostPart", "CostPlan", "plan_costs"),
+    ".cost_plan": ("Amounts", "plan_costs"),
+    ".costs": ("CacheSaving", "CostPart", "CostPlan"),
     ".decision": ("Deciding", "Decision", "Design", "LookResult"),
     ".design": ("PlannedDecision",),
     ".definition": ("BatchDefinition", "read_definition"),

@@ -649,9 +649,7 @@ def _make_waves(
 
 def new_folder(name: str, shard: Shard | None = None) -> Path:
     """`batches/NAME-DATE-TIME`, with a number appended if that exists already."""
-    if shard is None:
-        name = name
-    else:
+    if shard is not None:
         name = f"{name[:40]}-shard-{shard.number}-of-{shard.of}"
     word = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:60] or "batch"
     stamp = clock.now().strftime("%Y%m%d-%H%M%S")
