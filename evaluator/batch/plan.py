@@ -13,6 +13,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluator.batch.arguments import read_inputs, takes_shots
 from evaluator.batch.averages import Average
 from evaluator.batch.decision import Decision
 from evaluator.batch.design import PlannedDecision, plan_decision
@@ -51,7 +52,7 @@ from evaluator.batch.scorers import (
 from evaluator.batch.scorers.function_scorer import UnloadedScorer
 from evaluator.batch.statistics import reducer
 from evaluator.batch.thresholds import Threshold, check_fit, parse_threshold
-from evaluator.batch.work import Variant, read_inputs, takes_shots
+from evaluator.batch.work import Variant
 from evaluator.errors import InputError, UsageError
 from evaluator.errors.messages import did_you_mean, listed
 from evaluator.fields import Names, accept

@@ -11,7 +11,7 @@ from unittest.mock import patch
 from evaluator import clock, disk
 from evaluator.background.store import _NOTICE, BackgroundStore
 from evaluator.batch import folder as batch_folder
-from evaluator.batch import run as batch_run
+from evaluator.batch import run_session
 from evaluator.batch.engines import pool
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.submissions import Submissions
@@ -209,7 +209,7 @@ MUTANTS = [
     ),
     Mutant(
         "task files of samples are not repaired",
-        batch_run,
+        run_session,
         "Worker",
         _worker_without_repair,
         "batch",
@@ -241,7 +241,7 @@ MUTANTS = [
     Mutant("a task in a segment is not found", Segments, "find", _nothing, "packed"),
     Mutant(
         "interrupted samples are not looked for",
-        batch_run,
+        run_session,
         "find_unrecorded",
         lambda *_: {},
         "batch",
