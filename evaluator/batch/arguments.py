@@ -11,7 +11,7 @@ from evaluator.batch.records import Sample
 from evaluator.batch.rows.fewshot import FEWSHOT, shot_values
 from evaluator.batch.scorers.calls_scorer import calls_of
 from evaluator.errors import UsageError
-from evaluator.language.types import read_typed
+from evaluator.language.scopes import read_typed
 from evaluator.nodes import Atomic, Function, TopLevel
 
 

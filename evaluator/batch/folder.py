@@ -34,12 +34,14 @@ from evaluator.batch.identity import (
     ALTERED,
     REPAIR,
     Interner,
+    decode_line,
+    encode_results,
     indented_json,
     is_sealed,
+    parse_line,
     read_manifest,
     seal_manifest,
 )
-from evaluator.batch.lines import decode_line, encode_results, parse_line
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors import BatchDamaged, RecordError, RecordNotWritten, TaskBusy, advice_on
 from evaluator.files.atomic import atomic_file, remove_unfinished, try_lock, write_atomic

@@ -10,13 +10,15 @@ from typing import Any
 from evaluator.batch.calibration import (
     Grouping,
     JudgedResults,
+    family_bias,
     judge_cells,
     labelled_scorer,
+    length_bias,
+    position_bias,
 )
 from evaluator.batch.decision import Decision
 from evaluator.batch.export.output_path import About
 from evaluator.batch.folder import BatchFolder
-from evaluator.batch.judge_bias import family_bias, length_bias, position_bias
 from evaluator.batch.labels import CurrentLabels, read_labels
 from evaluator.batch.metrics import Metric, compute_metrics, stored_metrics
 from evaluator.batch.records import SampleResult

@@ -24,7 +24,7 @@ from evaluator import clock
 from evaluator.batch.engines import ClusterLost, Engine
 from evaluator.batch.engines.base import WatchedEngine, unanswered_result
 from evaluator.batch.folder import BatchFolder, ResultEntry
-from evaluator.batch.lines import encode_results
+from evaluator.batch.identity import encode_results
 from evaluator.batch.looks import Looks
 from evaluator.batch.options import OnChanged, State, Stop, limits_to_dict
 from evaluator.batch.pending import Counts, MakeWork, PendingWork
@@ -39,7 +39,7 @@ from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.endpoints import host_of
 from evaluator.limits.rate_limiter import RateLimiter
 from evaluator.processes.concurrency import short_tasks
-from evaluator.record.owner import current_owner, owner_text
+from evaluator.store.owners import current_owner, owner_text
 
 if TYPE_CHECKING:
     from evaluator.batch.waves import Waves

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator import clock
 from evaluator.batch.arguments import arguments_of, target_text
-from evaluator.batch.identity import Cell, Identity
-from evaluator.batch.lines import parse_line
+from evaluator.batch.identity import Cell, Identity, parse_line
 from evaluator.batch.records import (
     Failure,
     Limited,

@@ -11,7 +11,7 @@ import pytest
 from evaluator.batch.compare import compare
 from evaluator.batch.records import SampleResult, Score
 from evaluator.batch.summary import BatchSummary, summarise
-from evaluator.batch.summary.stability import JudgeStability, PanelColumns
+from evaluator.batch.summary.parts import JudgeStability, PanelColumns
 from evaluator.batch.thresholds import check_thresholds, parse_threshold
 from tests.batch.labelled import result_of
 

@@ -18,7 +18,7 @@ from evaluator.batch.identity import Interner
 from evaluator.batch.reading import Declared
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.batch.summary.columns import fault_of
-from evaluator.batch.summary.stability import PanelColumns, has_ratings
+from evaluator.batch.summary.parts import PanelColumns, has_ratings
 from evaluator.errors import UsageError
 
 _NONE = -1

@@ -38,9 +38,8 @@ from evaluator.errors import ConfigurationError, EvaluatorError, RecordError
 from evaluator.errors.messages import LOGGER
 from evaluator.lazy_dataclass import dataclass
 from evaluator.processes.concurrency import cancel_all
-from evaluator.record.owner import current_owner
-from evaluator.record.steps import Owner
 from evaluator.record.store import TaskStore
+from evaluator.store.owners import Owner, current_owner
 
 SUSPECT_AFTER = 2
 MAX_FAILED_STARTS = 3

@@ -20,8 +20,7 @@ from typing import Any, TypeAlias, cast
 from evaluator.batch.fields import MOST_FIELDS, reader_of
 from evaluator.batch.identity import Interner
 from evaluator.batch.records import Sample, Score, Verdict
-from evaluator.batch.summary.parts import Amount, Spending
-from evaluator.batch.summary.stability import PanelColumns, has_ratings
+from evaluator.batch.summary.parts import Amount, PanelColumns, Spending, has_ratings
 from evaluator.errors import UsageError
 
 VERDICTS = tuple(Verdict)

@@ -54,13 +54,13 @@ from evaluator.batch.summary.parts import (
     ErrorKind,
     GroupSummary,
     JudgeAgreement,
+    JudgeStability,
     Part,
     Percentiles,
     ReducedScore,
     ScorerSummary,
     VerdictCounts,
 )
-from evaluator.batch.summary.stability import JudgeStability
 from evaluator.errors import UsageError
 from evaluator.language.syntax import has_markup
 

@@ -19,8 +19,7 @@ from aiohttp import web
 from evaluator import Evaluator, TemplateLibrary
 from evaluator.batch.engines import Engine, LocalEngine, host
 from evaluator.batch.engines.base import ClusterLost
-from evaluator.batch.identity import Cell, Identity, is_sealed
-from evaluator.batch.lines import parse_line
+from evaluator.batch.identity import Cell, Identity, is_sealed, parse_line
 from evaluator.batch.pending import find_unrecorded
 from evaluator.batch.records import Sample, Verdict
 from evaluator.batch.scorers import make_scorers, scorer
