@@ -345,16 +345,20 @@ class BatchFolder:
         """The number and the line of each current result."""
         keys = Interner()
         last = array("q")
-        for _, offset, _, head in self._lines(is_checked=False):
+        replaced: set[int] = set()
+        end = 0
+        for _, offset, line, head in self._lines(is_checked=False):
             place = keys.number(head[1])
             if place == len(last):
                 last.append(offset)
             else:
+                replaced.add(last[place])
                 last[place] = offset
-        for number, offset, line, head in self._lines():
-            place = keys.find(head[1])
-            # Lines written meanwhile have no place.
-            if place is not None and last[place] == offset:
+            end = offset + len(line)
+        for number, offset, line, _ in self._lines():
+            if offset >= end:
+                return  # it was written meanwhile
+            if offset not in replaced:
                 yield number, line
 
     def lines(self) -> Iterator[SampleResult]:
