@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from evaluator.batch.options import BatchLimits as BatchLimits
     from evaluator.batch.options import BatchOptions as BatchOptions
     from evaluator.batch.options import Stop as Stop
+    from evaluator.batch.pending import Changed as Changed
+    from evaluator.batch.pending import Counts as Counts
     from evaluator.batch.plan import BatchPlan as BatchPlan
     from evaluator.batch.plan import make_plan as make_plan
     from evaluator.batch.progress import Display as Display
@@ -67,8 +69,6 @@ if TYPE_CHECKING:
     from evaluator.batch.run import run_plan as run_plan
     from evaluator.batch.scoring import score_batch as score_batch
     from evaluator.batch.scoring import score_batch_sync as score_batch_sync
-    from evaluator.batch.session import Changed as Changed
-    from evaluator.batch.session import Counts as Counts
     from evaluator.batch.session import SessionEnd as SessionEnd
     from evaluator.batch.summary import BatchSummary as BatchSummary
     from evaluator.batch.summary import MetricValue as MetricValue
@@ -109,7 +109,8 @@ _HOMES = {
     ".rows": ("FewShot", "Selection"),
     ".run": ("BatchResult", "run_batch", "run_batch_sync", "run_plan"),
     ".scoring": ("score_batch", "score_batch_sync"),
-    ".session": ("Changed", "Counts", "SessionEnd"),
+    ".pending": ("Changed", "Counts"),
+    ".session": ("SessionEnd",),
     ".summary": ("BatchSummary", "MetricValue"),
 }
 

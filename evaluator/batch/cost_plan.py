@@ -15,16 +15,17 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluator.batch.arguments import arguments_of
 from evaluator.batch.costs import CacheSaving, CostPart, CostPlan
 from evaluator.batch.decision import Design
 from evaluator.batch.folder import MANIFEST, BatchFolder, ResultEntry
+from evaluator.batch.pending import PendingWork
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.reading import open_batch
 from evaluator.batch.records import Sample, SampleResult, existing_answer
 from evaluator.batch.scorers import ScorerInput, member_scorers, run_scores
 from evaluator.batch.scorers.model_graded import ModelGradedScorer
-from evaluator.batch.session import PendingWork
-from evaluator.batch.work import GRADER, Variant, WorkItem, arguments_of
+from evaluator.batch.work import GRADER, Variant, WorkItem
 from evaluator.errors import UsageError
 from evaluator.errors.results import Outcome, TaskResult, Usage
 from evaluator.handler.backends import is_simulated_model

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluator.batch.arguments import read_inputs, takes_shots
 from evaluator.batch.averages import Average
 from evaluator.batch.cells import (
     answered_cells,
@@ -55,7 +56,7 @@ from evaluator.batch.scorers import (
 from evaluator.batch.scorers.function_scorer import UnloadedScorer
 from evaluator.batch.statistics import reducer
 from evaluator.batch.thresholds import Threshold, check_fit, parse_threshold
-from evaluator.batch.work import Variant, read_inputs, takes_shots
+from evaluator.batch.work import Variant
 from evaluator.errors import InputError, UsageError
 from evaluator.errors.messages import did_you_mean, listed
 from evaluator.fields import Names, accept

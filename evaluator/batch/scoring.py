@@ -22,13 +22,13 @@ from evaluator.batch.folder import BatchFolder, ResultEntry
 from evaluator.batch.identity import Cell, Identity, digest
 from evaluator.batch.judges import check_logprobs, find_judges
 from evaluator.batch.options import BatchLimits, BatchOptions, Stop
+from evaluator.batch.pending import PendingWork
 from evaluator.batch.permissions import is_own, sign
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.records import COUNTED, Sample, SampleResult, Verdict
 from evaluator.batch.rows import RowSource
 from evaluator.batch.run import BatchResult, absolute, run_in_folder, sync_form
 from evaluator.batch.scorers import make_scorers
-from evaluator.batch.session import PendingWork
 from evaluator.batch.summary.tables import Table, number
 from evaluator.batch.wave_log import submissions_of
 from evaluator.batch.work import Variant, WorkItem
