@@ -449,7 +449,9 @@ async def _attempt(
         raise
     duration = clock.monotonic() - started
     if response.usage.cost_usd is None:
-        response = replace(response, usage=session.plan.priced(response.usage))
+        usage = session.plan.priced(response.usage)
+        if usage is not response.usage:
+            response = replace(response, usage=usage)
     permit.release(response.usage, None, duration)
     budget.partial = response.content or budget.partial
     try:
