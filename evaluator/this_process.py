@@ -35,8 +35,9 @@ def start_of(pid: int) -> int:
     identifies the process, also after its id was given to another one.
 
     Raises: FileNotFoundError, if there is no such process, also if it has ended and its parent has
-    not asked for its exit status, as the first process of many containers never does. OSError,
-    ValueError or IndexError, where that is unknown.
+    not asked for its exit status, as the first process of many containers never does;
+    ProcessLookupError, if it goes meanwhile. OSError, ValueError or IndexError, where that is
+    unknown.
     """
     with open(f"/proc/{pid}/stat", "rb") as file:
         # The second field, the program's name in brackets, may hold anything. The next one, the

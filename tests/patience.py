@@ -22,12 +22,12 @@ def with_enough_time(
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended or ends within 30 s: a killed process still needs a processor to end."""
+    """Whether a process has ended or ends within 200 s: a killed process still needs a processor to end."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([descriptor], [], [], 30.0)[0])
+        return bool(select.select([descriptor], [], [], 200.0)[0])
     finally:
         os.close(descriptor)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from evaluator import TaskError, TaskStore
+from tests.leftovers import is_running
 from tests.patience import with_enough_time
 
 SCRIPT = """<task name="s" type="script"><description>d</description>
@@ -33,14 +34,6 @@ def recorded(tmp_path: Path, task_id: int = 1) -> Any:
         s for s in TaskStore(tmp_path / "tasks").read(task_id).steps if s.start.kind == "script"
     ]
     return step
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except FileNotFoundError:
-        return False
 
 
 def test_a_script_that_hangs_is_stopped_at_its_time_limit(run_script: Any, tmp_path: Path) -> None:
@@ -84,7 +77,7 @@ for n in range(10):
     result = run_script(source, timeout=100).unwrap()
     pids = [int(p) for p in result.content.split()]
     assert len(pids) == 10
-    assert [p for p in pids if is_alive(p)] == []
+    assert [p for p in pids if is_running(p)] == []
 
 
 def test_a_script_that_prints_50_MB_is_cut_with_a_warning(run_script: Any, tmp_path: Path) -> None:

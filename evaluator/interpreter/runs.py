@@ -386,7 +386,9 @@ async def _begin_link(run: Run, above: StepLog, task_id: TaskId | None) -> int |
         "template": run.template,
         "description": run.request,
     }
-    if above.recorded(path, "subtask", fingerprint, args) is not None:
+    end = above.recorded(path, "subtask", fingerprint, args)
+    # Where the task that the record names is lost, another one takes its place.
+    if end is not None and (task_id is None or end.output["task_id"] == task_id):
         return None
     return await above.begin(path, "subtask", run.template or "subtask", args, fingerprint)
 

@@ -142,7 +142,7 @@ class ReservedNames:
             except OSError:
                 continue
             disk.write(file, _PLACEHOLDER)
-            os.close(file)
+            disk.close(file)
 
     def release(self) -> None:
         """Removes the placeholders, unless another script works in the folder."""

@@ -32,7 +32,6 @@ from evaluator.errors import UsageError
 from evaluator.record.steps import (
     FinalStatus,
     Header,
-    Owner,
     Resumption,
     RunStatus,
     Scrub,
@@ -41,6 +40,7 @@ from evaluator.record.steps import (
     Summary,
     json_pieces,
 )
+from evaluator.store.owners import Owner
 
 RULE = b"\n---\n\n"
 """What a record that is a new section begins with."""

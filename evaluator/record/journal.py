@@ -68,23 +68,26 @@ class Encode(Protocol):
 
 
 class OpenFolders:
-    """The two folders of a task file as open descriptors, so that replacing a folder has no
-    effect.
+    """The two folders of a task file and the counter of their store as open descriptors, so that
+    replacing a folder has no effect.
     """
 
-    __slots__ = ("active", "active_fd", "done", "done_fd")
+    __slots__ = ("_close", "active", "active_fd", "counter_fd", "done", "done_fd")
 
-    def __init__(self, active: Path, active_fd: int, done: Path, done_fd: int) -> None:
+    def __init__(self, active: Path, done: Path) -> None:
         self.active = active
-        self.active_fd = active_fd
+        self.active_fd = -1
         self.done = done
-        self.done_fd = done_fd
+        self.done_fd = -1
+        self.counter_fd = -1
+        # A simulation, which gives other numbers, may be over when they are closed.
+        self._close = disk.close
 
     def __del__(self) -> None:
         # Journals share the descriptors with their store: the last one closes them.
-        for fd in (self.active_fd, self.done_fd):
+        for fd in (self.active_fd, self.done_fd, self.counter_fd):
             if fd >= 0:
-                os.close(fd)
+                self._close(fd)
 
 
 class Journal:

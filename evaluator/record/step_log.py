@@ -18,6 +18,7 @@ from functools import lru_cache, partial
 from typing import Any, TypeVarTuple
 
 from evaluator.errors import RecordError, StepChanged
+from evaluator.processes.supervisor import run_to_end
 from evaluator.record.blobs import read_blob, write_blob
 from evaluator.record.encoding import FixedValue
 from evaluator.record.journal import Journal, now
@@ -42,7 +43,10 @@ def _disk_threads() -> ThreadPoolExecutor:
 
 
 async def _run_in_disk_thread(call: Callable[[*_Args], object], *args: *_Args) -> None:
-    await asyncio.get_running_loop().run_in_executor(_disk_threads(), call, *args)
+    """Waits for the thread also after a cancellation: a journal is for one thread at a time."""
+    writing = asyncio.get_running_loop().run_in_executor(_disk_threads(), call, *args)
+    await run_to_end(asyncio.wait([writing]))
+    writing.result()
 
 
 class StepLog:

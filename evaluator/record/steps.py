@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, cast
 from evaluator.errors import RecordError, UsageError
 from evaluator.fields import JsonForm, to_dict
 from evaluator.lazy_dataclass import dataclass
+from evaluator.store.owners import Owner
 
 FORMAT_VERSION = 2
 """Files of version 1 have no signatures."""
@@ -162,18 +163,6 @@ class Step(JsonForm):
         else:
             end = self.end.to_dict()
         return {"number": self.number, **self.start.to_dict(), **end, "status": self.status}
-
-
-@dataclass(frozen=True, slots=True)
-class Owner(JsonForm):
-    """The process that writes a task file. `started` is its start in the kernel's clock ticks since
-    boot.
-    """
-
-    pid: int
-    started: int
-    boot_id: str
-    host: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,20 +30,19 @@ from evaluator.files.trust import signing_key
 from evaluator.record import grammar
 from evaluator.record.blobs import FOLDER as ATTACHMENTS
 from evaluator.record.journal import SYNC_POLICIES, Journal, OpenFolders, Sync, now
-from evaluator.record.owner import current_owner, is_gone
 from evaluator.record.segment_writer import Segment, SegmentJournal
 from evaluator.record.segments import ENDED
 from evaluator.record.segments import FOLDER as SEGMENTS
 from evaluator.record.segments import task_file as packed_file
 from evaluator.record.steps import (
     Header,
-    Owner,
     Recording,
     Resumption,
     Scrub,
     StepEnd,
 )
 from evaluator.record.task_folder import FLAT, MAX_FILE_BYTES, TaskFolder, ids_in, packed_status
+from evaluator.store.owners import Owner, current_owner, is_gone
 
 _COUNTER = ".last-id"
 # Larger files have steps.
@@ -73,10 +72,8 @@ class TaskStore(TaskFolder):
         """`redactor` removes secrets from all that is written (see `redact`); `sync`: see
         `journal`.
         """
-        # First, as a store whose root is refused is forgotten too.
-        self._counter = -1
-        self._folders: OpenFolders | None = None
         super().__init__(root)
+        self._folders: OpenFolders | None = None
         self._is_counted = False
         self.is_packed = is_packed
         self._segment: Segment | None = None
@@ -161,7 +158,7 @@ class TaskStore(TaskFolder):
             task_id, name, fd = self._new_file(folders)
         except FileNotFoundError:
             # The folder was removed while it was open.
-            self._forget()
+            self._folders = None
             folders = self._prepared()
             task_id, name, fd = self._new_file(folders)
         return Journal(fd, folders, name=name, task_id=task_id, sync=policy, scrub=self.redactor)
@@ -218,9 +215,9 @@ class TaskStore(TaskFolder):
 
     def _reserve(self, folders: OpenFolders, count: int) -> range:
         """The next ids, which no other task gets. Raises: OSError, RecordError."""
-        with locked(self._counter):
-            last = max(self._remove_leftovers(folders), self._last_id())
-            disk.pwrite(self._counter, b"%020d\n" % (last + count), 0)
+        with locked(folders.counter_fd):
+            last = max(self._remove_leftovers(folders), self._last_id(folders))
+            disk.pwrite(folders.counter_fd, b"%020d\n" % (last + count), 0)
             return range(last + 1, last + 1 + count)
 
     def close(self) -> None:
@@ -233,10 +230,11 @@ class TaskStore(TaskFolder):
             if self._segment is not None:
                 self._segment.close()
                 self._segment = None
-            if self._ids:
-                with contextlib.suppress(OSError), locked(self._counter):
-                    if os.pread(self._counter, 32, 0) == b"%020d\n" % self._ids[-1]:
-                        disk.pwrite(self._counter, b"%020d\n" % (self._ids[0] - 1), 0)
+            if self._ids and self._folders is not None:
+                counter = self._folders.counter_fd
+                with contextlib.suppress(OSError), locked(counter):
+                    if os.pread(counter, 32, 0) == b"%020d\n" % self._ids[-1]:
+                        disk.pwrite(counter, b"%020d\n" % (self._ids[0] - 1), 0)
                 self._ids = range(0)
 
     def reopen(
@@ -409,19 +407,16 @@ class TaskStore(TaskFolder):
         """
         if self._folders is not None and self._pid == this_process.pid():
             return self._folders
-        self._forget()
         # A segment and reserved ids of a parent process stay its own.
         self._segment = None
         self._ids = range(0)
         is_durable = self._sync != "off"
         root = open_private_folder(self.root, sync=is_durable)
         try:
-            active = self.root / "active"
-            done = self.root / "done"
-            active_fd = open_private_folder(active, sync=is_durable)
-            folders = OpenFolders(active, active_fd, done=done, done_fd=-1)
-            folders.done_fd = open_private_folder(done, sync=is_durable)
-            self._counter = disk.open(
+            folders = OpenFolders(self.root / "active", self.root / "done")
+            folders.active_fd = open_private_folder(folders.active, sync=is_durable)
+            folders.done_fd = open_private_folder(folders.done, sync=is_durable)
+            folders.counter_fd = disk.open(
                 _COUNTER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=root
             )
         except OSError as error:
@@ -437,8 +432,8 @@ class TaskStore(TaskFolder):
     def _new_file(self, folders: OpenFolders) -> tuple[int, str, int]:
         """The next id and its new, empty file."""
         try:
-            with locked(self._counter):
-                last = max(self._remove_leftovers(folders), self._last_id())
+            with locked(folders.counter_fd):
+                last = max(self._remove_leftovers(folders), self._last_id(folders))
                 while True:
                     last += 1
                     name = f"TASK-{last}.md"
@@ -453,7 +448,7 @@ class TaskStore(TaskFolder):
                         continue
                     lock(fd)
                     # One write of fixed width, in place: whole or not at all, also on a full disk.
-                    disk.pwrite(self._counter, b"%020d\n" % last, 0)
+                    disk.pwrite(folders.counter_fd, b"%020d\n" % last, 0)
                     return last, name, fd
         except FileNotFoundError:
             raise
@@ -491,25 +486,24 @@ class TaskStore(TaskFolder):
         Raises: RecordError, as `create`.
         """
         with self._lock:
-            self._prepared()
-            return self._last_id()
+            return self._last_id(self._prepared())
 
     def skip_to(self, task_id: int) -> None:
         """The next task gets an id above `task_id`. Raises: RecordError, as `create`."""
         with self._lock:
-            self._prepared()
+            folders = self._prepared()
             if self._ids and self._ids[0] <= task_id:
                 self._ids = range(0)
             try:
-                with locked(self._counter):
+                with locked(folders.counter_fd):
                     # The folders are listed only if the counter does not decide.
-                    if self._last_id() < task_id and self._highest() < task_id:
-                        disk.pwrite(self._counter, b"%020d\n" % task_id, 0)
+                    if self._last_id(folders) < task_id and self._highest() < task_id:
+                        disk.pwrite(folders.counter_fd, b"%020d\n" % task_id, 0)
             except OSError as error:
                 raise not_writable(self.root, error) from error
 
-    def _last_id(self) -> int:
-        text = os.pread(self._counter, 32, 0)
+    def _last_id(self, folders: OpenFolders) -> int:
+        text = os.pread(folders.counter_fd, 32, 0)
         is_whole = len(text) == 21 and text[:20].isdigit()
         if is_whole and self._is_counted:
             return int(text)
@@ -520,16 +514,6 @@ class TaskStore(TaskFolder):
     def _highest(self) -> int:
         files = (n for folder in (FLAT, "active", "done") for n in ids_in(self.root / folder))
         return max(max(files, default=0), self._segments.highest())
-
-    def _forget(self) -> None:
-        self._folders = None
-        if self._counter >= 0:
-            disk.close(self._counter)
-            self._counter = -1
-
-    def __del__(self) -> None:
-        with contextlib.suppress(OSError):
-            self._forget()
 
 
 def _never_began(fd: int) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.authoring.watching import Watch
+from evaluator.authoring.template_tests import Watch
 from evaluator.handler.profiles import load_profiles
 from tests.authoring.test_versions import put
 
@@ -66,5 +66,5 @@ def test_the_command_reports_a_save(tmp_path: Path) -> None:
         ]
     finally:
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=200)
     assert process.returncode == 130 and "Traceback" not in err

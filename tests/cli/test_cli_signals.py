@@ -17,6 +17,7 @@ import pytest
 
 from evaluator import TaskStore
 from evaluator.testing import Answer, HttpReply, LoopbackServer
+from tests.leftovers import is_running
 
 PROFILE = """<handler name="wire"><backend>openai_compatible</backend><model>m</model>
 <base_url>{url}</base_url><limits timeout="60"/></handler>"""
@@ -121,15 +122,8 @@ def test_a_script_ends_with_the_run_that_is_interrupted(start: Any, tmp_path: Pa
     assert process.returncode == 130
     assert b"Traceback" not in err
     pid = int(pid_file.read_text())
-    wait_until(lambda: not os.path.exists(f"/proc/{pid}") or _is_zombie(pid))
+    wait_until(lambda: not is_running(pid))
     assert TaskStore(tmp_path / "tasks").read(1).status == "aborted"
-
-
-def _is_zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def test_ctrl_c_in_evaluate_sync_is_a_keyboard_interrupt_after_the_file_is_closed(

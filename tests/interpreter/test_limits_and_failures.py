@@ -16,6 +16,7 @@ from evaluator import (
     Usage,
     UsageError,
 )
+from tests.patience import with_enough_time
 
 ASK = """<task name="ask" type="atomic"><description>d</description>{handler}
 <tools><tool name="list_files"/></tools><instructions>Q</instructions></task>"""
@@ -184,7 +185,7 @@ def test_a_wait_that_would_pass_the_time_limit_is_not_begun(make_evaluator):
         )
 
     error = run(
-        make_evaluator(ASK.format(handler=""), handler=no_wait(timeout_s=5.0), script=script)
+        make_evaluator(ASK.format(handler=""), handler=no_wait(timeout_s=60.0), script=script)
     )
     assert isinstance(error, TaskError)
     assert error.resource.name == "time"
@@ -192,11 +193,11 @@ def test_a_wait_that_would_pass_the_time_limit_is_not_begun(make_evaluator):
 
 def test_a_wait_that_takes_a_little_longer_than_the_time_left_is_not_begun(make_evaluator):
     def script(request):
-        raise ProviderError("busy", kind="rate_limit", retryable=True, retry_after_s=1.0)
+        raise ProviderError("busy", kind="rate_limit", retryable=True, retry_after_s=66.0)
 
-    profile = no_wait(timeout_s=0.9)
+    profile = no_wait(timeout_s=60.0)
     error = run(make_evaluator(ASK.format(handler=""), handler=profile, script=script))
-    assert "waiting 1 s to retry would pass the time limit" in error.message
+    assert "waiting 66 s to retry would pass the time limit" in error.message
 
 
 def test_a_backend_that_breaks_its_contract_is_an_unexpected_error_with_its_cause(make_evaluator):
@@ -480,26 +481,32 @@ def test_what_nested_composites_and_functions_had_done_is_kept(make_evaluator, t
 
 @pytest.mark.parametrize("how", ["late", "killed", "stopped"])
 def test_the_reasons_in_a_task_file_are_words(make_evaluator, tmp_path, how):
-    class Slow(SimulatedBackend):
-        async def complete(self, request, *, on_text=None):
-            began.set()
-            await asyncio.Event().wait()
-
-    began = asyncio.Event()
-    handler = '<handler timeout="0.2"/>' if how == "late" else ""
-    evaluator = make_evaluator(ASK.format(handler=handler), backend=Slow())
-
-    async def run():
+    async def run(evaluator, began):
         task = asyncio.ensure_future(evaluator.evaluate("ask"))
-        await began.wait()
         if how != "late":
+            await began.wait()
             task.cancel("the user killed it" if how == "killed" else None)
             with pytest.raises(asyncio.CancelledError):
                 await task
-        return await asyncio.wait([task])
+        await asyncio.wait([task])
 
-    asyncio.run(run())
-    recording = TaskStore(tmp_path / "tasks").read(1)
+    def attempt(limit_s):
+        began = asyncio.Event()
+
+        class Slow(SimulatedBackend):
+            async def complete(self, request, *, on_text=None):
+                began.set()
+                await asyncio.Event().wait()
+
+        handler = f'<handler timeout="{limit_s}"/>' if how == "late" else ""
+        folder = tmp_path / f"tasks within {limit_s} s"
+        evaluator = make_evaluator(ASK.format(handler=handler), backend=Slow(), tasks_dir=folder)
+        asyncio.run(run(evaluator, began))
+        return TaskStore(folder).read(1), folder / "done" / "TASK-1.md"
+
+    recording, file = with_enough_time(
+        attempt, lambda read: any(step.start.kind == "model" for step in read[0].steps), 0.2
+    )
     (step,) = [step for step in recording.steps if step.start.kind == "model"]
     assert step.status == "aborted"
     expected = {
@@ -510,7 +517,7 @@ def test_the_reasons_in_a_task_file_are_words(make_evaluator, tmp_path, how):
     reason, summary = expected[how]
     assert step.end.error == reason
     assert summary is None or recording.summary.reason == summary
-    assert "Error" not in (tmp_path / "tasks" / "done" / "TASK-1.md").read_text()
+    assert "Error" not in file.read_text()
 
 
 def test_a_timeout_of_the_provider_is_an_aborted_attempt_with_its_reason(make_evaluator, tmp_path):

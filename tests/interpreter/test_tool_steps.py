@@ -19,6 +19,7 @@ from evaluator.limits.budget import Budget
 from evaluator.models.backend import ToolCall
 from evaluator.record.step_log import StepLog
 from evaluator.tools import CallbackAsker, FileAccess, Tool, ToolContext, ToolRegistry
+from tests.patience import with_enough_time
 
 TASK = """<task name="work" type="atomic"><description>Work</description><tools><tool name="flaky"/></tools>
   <instructions>WORK</instructions></task>"""
@@ -256,23 +257,29 @@ def test_a_call_that_runs_out_of_time_is_aborted_with_its_reason_and_in_doubt(
 
     @tool(name="flaky")
     async def flaky(place: str) -> str:
-        """Never end, but for the first time."""
+        """Never end the first time."""
         calls.append(place)
         if len(calls) == 1:
             await asyncio.Event().wait()
         return "done"
 
-    evaluator = make_evaluator(
-        TASK, script=script([]), handler=profile(timeout_s=2.0), tools=[flaky]
-    )
-    assert evaluator.evaluate_sync("work").resource.name == "time"
-    [step] = tool_steps(tmp_path)
+    def attempt(limit_s: float) -> Any:
+        evaluator = make_evaluator(
+            TASK, script=script([]), handler=profile(timeout_s=limit_s), tools=[flaky]
+        )
+        return evaluator.evaluate_sync("work")
+
+    late = with_enough_time(attempt, lambda _: calls)
+    assert late.resource.name == "time"
+    number = int(late.task_id)
+    [step] = tool_steps(tmp_path, number)
     assert (step.status, step.end.reason_word) == ("aborted", "timeout")
+    evaluator = make_evaluator(TASK, script=script([]), handler=profile(), tools=[flaky])
     # The call may have had its effect: it is not made again without permission.
-    stopped = evaluator.resume_sync(1, unfinished="stop")
+    stopped = evaluator.resume_sync(number, unfinished="stop")
     assert "timeout" in stopped.message
     assert len(calls) == 1
-    assert evaluator.resume_sync(1, unfinished="repeat").unwrap().content == "ended"
+    assert evaluator.resume_sync(number, unfinished="repeat").unwrap().content == "ended"
 
 
 # what the model sends → what is recorded

@@ -31,7 +31,6 @@ from evaluator.record.redact import Redactor
 from evaluator.record.steps import (
     FixedPart,
     Header,
-    Owner,
     Recording,
     Resumption,
     Step,
@@ -41,6 +40,7 @@ from evaluator.record.steps import (
     Summary,
     fingerprint,
 )
+from evaluator.store.owners import Owner
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "task_record.json").read_text())
 

@@ -232,6 +232,37 @@ def test_steps_that_wait_for_the_disk_together_share_one_sync(
     journal.abandon()
 
 
+def test_a_task_that_is_cancelled_while_its_file_is_closed_waits_for_the_disk(
+    store: TaskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, go_on = threading.Event(), threading.Event()
+
+    def slow(fd: int) -> None:
+        waits.set()
+        assert go_on.wait(200)
+
+    monkeypatch.setattr(disk, "fdatasync", slow)
+    journal = store.create(sync="task")
+
+    async def cancelled() -> None:
+        closing = asyncio.create_task(StepLog(journal).close(DONE))
+        assert await asyncio.to_thread(waits.wait, 200)
+        try:
+            for _ in range(3):
+                closing.cancel()
+                await asyncio.sleep(0)
+            # Who is cancelled abandons the journal, which the thread still writes.
+            assert not closing.done()
+        finally:
+            go_on.set()
+        await asyncio.wait([closing])
+        assert closing.cancelled()
+
+    asyncio.run(cancelled())
+    assert journal.path.parent.name == "done"
+    assert store.read(journal.id).status == "completed"
+
+
 def test_after_a_failed_sync_nothing_more_is_written(
     store: TaskStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

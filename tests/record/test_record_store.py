@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import threading
@@ -15,14 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import disk
+from evaluator import disk, this_process
 from evaluator.errors import CorruptRecord, RecordError, TaskNotBegun, UsageError
 from evaluator.files.atomic import atomic_file
 from evaluator.record import store as store_module
 from evaluator.record.blobs import read_blob, write_blob
-from evaluator.record.owner import current_owner, is_gone
 from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
+from evaluator.store.owners import current_owner, is_gone
+from tests.leftovers import descriptors
 
 DONE = Summary("completed", 1, 0, 0.5, {"turns": 1}, {"content": "x" * 10_000})
 
@@ -106,19 +108,42 @@ def test_threads_and_stores_share_one_row_of_ids(root: Path) -> None:
 def test_a_forked_child_does_not_share_its_parents_lock(root: Path) -> None:
     store = TaskStore(root)
     store.create().abandon()
-    fcntl.flock(store._counter, fcntl.LOCK_EX)
+    assert store._folders is not None
+    fcntl.flock(store._folders.counter_fd, fcntl.LOCK_EX)
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            store._prepared()
-            fcntl.flock(store._counter, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(store._prepared().counter_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             code = 0
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert store.create().id == 2
+
+
+def test_a_store_closes_its_descriptors_with_the_function_of_its_time(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = descriptors()
+    TaskStore(root).last_id()
+    assert descriptors() <= before, "the control"
+    ended: set[int] = set()
+    with monkeypatch.context() as simulation:
+        simulation.setattr(disk, "close", lambda fd: None if fd in ended else os.close(fd))
+        store = TaskStore(root)
+        store.last_id()
+        (counter,) = (
+            fd for fd, *_ in descriptors() - before if not stat.S_ISDIR(os.fstat(fd).st_mode)
+        )
+        # As at the end of a simulated process: the number is free, and somebody else gets it.
+        ended.add(counter)
+        with open(os.devnull, "rb") as file:
+            os.dup2(file.fileno(), counter)
+    del store
+    os.close(counter)
+    assert descriptors() <= before
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "nonsense", "behind"])
@@ -354,7 +379,7 @@ def test_the_owner_is_this_process_and_not_its_number_alone() -> None:
         [
             sys.executable,
             "-c",
-            "from evaluator.record.owner import current_owner as o; print(o().started, o().boot_id)",
+            "from evaluator.store.owners import current_owner as o; print(o().started, o().boot_id)",
         ],
         capture_output=True,
         text=True,
@@ -380,6 +405,20 @@ def test_a_process_whose_end_nobody_has_asked_for_is_gone() -> None:
         assert Path(f"/proc/{child.pid}").exists() and is_gone(owner)
     finally:
         child.communicate()
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"), [(ProcessLookupError(), True), (PermissionError(), False)]
+)
+def test_a_process_that_goes_while_it_is_looked_at_is_gone(
+    monkeypatch: pytest.MonkeyPatch, error: OSError, expected: bool
+) -> None:
+    def start_of(pid: int) -> int:
+        raise error
+
+    owner = current_owner()
+    monkeypatch.setattr(this_process, "start_of", start_of)
+    assert is_gone(owner) is expected
 
 
 def test_an_unknown_sync_policy_is_refused(root: Path) -> None:

@@ -37,8 +37,8 @@ class Answer:
 
     @property
     def shown(self) -> str:
-        """Every text and number of the page's data, one in a line."""
-        return "\n".join(values_of(self.data))
+        """Every text and number of the page's data but the form's random token, one in a line."""
+        return "\n".join(values_of({**self.data, "token": ""}))
 
 
 def data_of(page: str) -> dict[str, Any]:

@@ -19,16 +19,9 @@ from evaluator.batch.wave_log import WaveLog
 from evaluator.cli.main import main
 from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
-from evaluator.viewer.server import state
 from tests.batch.export.results import EACH, ERROR, FAILED, HOSTILE, PASSED, hostile, result
 from tests.viewer.batches import ONE, append, numbered, write_batch
 from tests.viewer.site import Answer, Site, assert_harmless, page, visit
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages wait for their numbers, however busy the machine is."""
-    monkeypatch.setattr(state, "WAIT_S", 120)
 
 
 def batch_link(root: Path, place: int = 0) -> str:

@@ -10,18 +10,12 @@ import pytest
 from evaluator.batch.reading import open_batch
 from evaluator.batch.records import Score
 from evaluator.viewer import compare_batches
-from evaluator.viewer.server import state
 from tests.batch.export.results import HOSTILE, result
 from tests.viewer.batches import write_batch
 from tests.viewer.site import Answer, assert_harmless, page, pages
 
 RIGHT, WRONG = {"scores": {"s": Score(1.0, True)}}, {"scores": {"s": Score(0.0, False)}}
 BOTH = [{"template": "answer", "variant": "small"}, {"template": "answer", "variant": "large"}]
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "WAIT_S", 120)
 
 
 def ids(root: Path) -> dict[str, str]:

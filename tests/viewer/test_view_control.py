@@ -8,24 +8,15 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from evaluator import ModelRequest, ModelResponse, SimulatedBackend, run_batch
 from evaluator.batch import BatchLimits
 from evaluator.batch.control import CONTROL
 from evaluator.batch.reading import open_batch
-from evaluator.viewer.server import control, state
 from tests.batch.conftest import QUIZ, ROWS
 from tests.conftest import MakeEvaluator
 from tests.viewer.site import Answer, Site, visit
 
 LIMITS = BatchLimits(concurrency=2)
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "WAIT_S", 120)
-    monkeypatch.setattr(control, "WAIT_S", 60)
 
 
 class Gated(SimulatedBackend):

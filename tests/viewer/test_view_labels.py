@@ -7,21 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from evaluator.batch.folder import LABELS, BatchFolder
 from evaluator.batch.labels import LabelVerdict, append_labels, read_labels
 from evaluator.viewer import ReportBatch, write_report
-from evaluator.viewer.server import state
 from tests.batch.labelled import judged_batch, label_of, label_some, pair_batch, result_of
 from tests.viewer.site import Answer, Site, visit
 
 HIDDEN = ("small", "large", "some/model", "topic", "s0", "passed_by", "bob")
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "WAIT_S", 120)
 
 
 async def batch_address(site: Site) -> str:

@@ -9,19 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from evaluator.jobs.queue_store import QueueStore
+from evaluator.jobs.queue_view import DATABASE
 from evaluator.queue import QueueEntry, StrategyAttempt, TaskQueue
-from evaluator.queue.queue_view import DATABASE
-from evaluator.queue.store import QueueStore
 from evaluator.record.steps import Summary
 from evaluator.record.store import TaskStore
-from evaluator.viewer.server import queues, state
+from evaluator.viewer.server import queues
 from tests.batch.export.results import HOSTILE
 from tests.viewer.site import Answer, Site, assert_harmless, page, visit
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "WAIT_S", 120)
 
 
 @pytest.fixture

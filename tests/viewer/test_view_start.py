@@ -18,16 +18,10 @@ from evaluator.errors.results import Usage
 from evaluator.queue import TaskQueue
 from evaluator.record.steps import StepStart, Summary
 from evaluator.record.store import TaskStore
-from evaluator.viewer.server import state
 from tests.batch.export.results import EACH, FAILED, HOSTILE, PASSED, result
 from tests.viewer.batches import ONE, numbered, write_batch
 from tests.viewer.site import assert_harmless, page
 from tests.viewer.tasks import add_task
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "WAIT_S", 120)
 
 
 def write_summarised(path: Path, results: Any, **manifest: Any) -> Path:

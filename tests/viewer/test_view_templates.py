@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from evaluator.viewer.server import state
 from tests.batch.export.results import HOSTILE
 from tests.viewer.site import Answer, Site, assert_harmless, page, visit
 
@@ -25,7 +24,6 @@ XML = """<library>
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(state, "WAIT_S", 120)
     (tmp_path / "templates").mkdir()
     (tmp_path / "templates" / "own.xml").write_text(XML, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
