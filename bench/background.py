@@ -29,7 +29,7 @@ from evaluator.background import BackgroundTasks, ScriptWork
 
 sys.path.insert(0, str(HERE.parent))
 
-from tests.background.instant import Instant
+from tests.jobs.instant import Instant
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 

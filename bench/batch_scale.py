@@ -1,7 +1,9 @@
 """Peak memory of a batch of 10,000 rows against one of 100,000, and how long resuming the complete
-one takes.
+one takes; and, by the straight line through both, against one of 1,000,000.
 
     python bench/batch_scale.py [--small 10000] [--large 100000] [--folder FOLDER]
+
+`--large 1000000` measures the last one, in ten minutes or more.
 
 Rows are read from a JSONL file; the simulated model answers in the same process; every sample has
 its task file and its line of results, and is scored. Each run is a process of its own, whose peak
@@ -20,6 +22,7 @@ import tasks
 from figures import Figure, parser_for, remarks, report, work_folder
 
 GOAL_MEMORY, GOAL_RESUME_S = 1.2, 5.0
+MILLION, GOAL_MILLION = 1_000_000, 1.3
 RUN = """
 import asyncio, json, resource, sys, time
 import tasks
@@ -80,10 +83,13 @@ def measure(arguments: Any, folder: Path) -> list[Figure]:
     say(f"resumed: {seconds:.2f} s, {peak:.0f} MiB, {calls} calls")
     if calls:
         raise SystemExit(f"a complete batch was resumed with {calls} calls")
+    of_a_row = (peaks[1] - peaks[0]) / (arguments.large - arguments.small)
+    million = peaks[0] + of_a_row * (MILLION - arguments.small)
     return [
         Figure(f"peak memory, {arguments.small:,} rows", peaks[0], "MiB"),
         Figure(f"peak memory, {arguments.large:,} rows", peaks[1], "MiB"),
         Figure("the second : the first", peaks[1] / peaks[0], "", GOAL_MEMORY),
+        Figure(f"{MILLION:,} rows, by the two : the first", million / peaks[0], "", GOAL_MILLION),
         Figure(f"resume of a complete batch of {arguments.large:,}", seconds, "s", GOAL_RESUME_S),
         Figure("calls that it made", calls, "", 0),
     ]

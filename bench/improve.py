@@ -30,8 +30,18 @@ from improve_world import PLANTS, WORLDS, Plant, World, gain, price
 from evaluator.batch.records import Sample
 from evaluator.improve.decide import Decision, Outcome
 from evaluator.improve.edits import Edit, SetText
-from evaluator.improve.search import Candidate, Proposal, Request, Search, Settings
-from evaluator.improve.split import Row, Split, reach_of, rows_of, split_rows
+from evaluator.improve.search import (
+    Candidate,
+    Proposal,
+    Request,
+    Row,
+    Search,
+    Settings,
+    Split,
+    reach_of,
+    rows_of,
+    split_rows,
+)
 
 MARGIN = 0.05
 CHEAPER = ("cheaper, equally good", "all kinds")

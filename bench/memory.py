@@ -97,7 +97,7 @@ TUNING: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("bind arguments to declared inputs", ("evaluator/language/inputs.py",)),
     (
         "convert text into a declared type",
-        ("evaluator/output/coerce.py", "evaluator/language/types.py"),
+        ("evaluator/output/coerce.py", "evaluator/language/scopes.py"),
     ),
     ("resolve ref and include in templates", ("evaluator/library/resolve.py",)),
     ("parse markdown task files back into steps", ("evaluator/record/grammar.py",)),

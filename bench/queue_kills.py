@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evaluator.jobs.document import document_bytes, read_document
+from evaluator.jobs.entries import QueueDocument, entry_id
 from evaluator.queue import QueueEntry, TaskQueue
-from evaluator.queue.document import document_bytes, read_document
-from evaluator.queue.entries import QueueDocument, entry_id
 
 TEXT = "write the daily report"
 TEMPLATE = (

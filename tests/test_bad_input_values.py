@@ -14,7 +14,7 @@ from evaluator.batch.definition import read_definition
 from evaluator.batch.rows.json_rows import read_array, read_jsonl
 from evaluator.batch.rows.json_values import json_row
 from evaluator.errors import EvaluatorError
-from evaluator.language.types import read_typed
+from evaluator.language.scopes import read_typed
 from evaluator.tools.arguments import parse_arguments
 
 ECHO = """<task name="echo" type="atomic">

@@ -269,7 +269,7 @@ def test_a_simulated_run_of_the_command_loads_no_services_that_it_does_not_use(t
         "try: main()\n"
         "except SystemExit: pass\n"
         "unused = ('litellm', 'aiohttp', 'httptools', 'orjson', 'xmlschema', 'pydantic', 'statistics',"
-        " 'http.client', 'email', 'urllib.request', 'evaluator.background.manager')\n"
+        " 'http.client', 'email', 'urllib.request', 'evaluator.jobs.background_tasks')\n"
         "print([m for m in unused if m in sys.modules])"
     )
     run = ("run", "--template", "summarise", "--input", "document=x", "--handler", "offline")

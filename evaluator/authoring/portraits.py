@@ -13,7 +13,7 @@ from evaluator.errors.results import TaskError
 from evaluator.handler.config import HandlerConfig
 from evaluator.interpreter.cost_bounds import CostBounds
 from evaluator.interpreter.evaluator import Evaluator
-from evaluator.language.types import read_typed
+from evaluator.language.scopes import read_typed
 from evaluator.lazy_dataclass import dataclass
 from evaluator.library import CallBound, TemplateLibrary
 from evaluator.library.bounds import CallCounter

@@ -1,4 +1,6 @@
-"""Tests of templates, beside them: their examples, the cases of `NAME.tests.toml`, and golden
+"""Tests of templates, and what watches templates while they are edited.
+
+Tests of templates, beside them: their examples, the cases of `NAME.tests.toml`, and golden
 prompts.
 
     [[cases]]
@@ -14,11 +16,14 @@ it was written once; a prompt that differs fails its case until the file is upda
 
 Answers come from the simulated model, or from a real one with a cache of responses: only calls
 whose prompt, settings or tools have changed since they were answered are made again.
+
+Watches folders of templates: what changed since the last look, and what `lint` finds there.
 """
 
 from __future__ import annotations
 
 import difflib
+import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -36,16 +41,18 @@ from evaluator.batch.records import Sample
 from evaluator.batch.scorers import Scorer, ScorerInput, make_scorers, run_scores
 from evaluator.batch.scorers.function_scorer import without_code
 from evaluator.batch.work import GRADER, target_text
-from evaluator.errors import UsageError
+from evaluator.errors import Diagnostic, UsageError
 from evaluator.errors.messages import json_problem
 from evaluator.errors.results import Outcome, TaskResult
 from evaluator.fields import Checked, Name, Names
 from evaluator.files.atomic import write_atomic
 from evaluator.files.open_below import read_named
 from evaluator.interpreter.evaluator import Evaluator
+from evaluator.interpreter.linting import Linter
 from evaluator.interpreter.sync import run_sync
 from evaluator.lazy_dataclass import dataclass
 from evaluator.library import TemplateLibrary
+from evaluator.library.files import Root, Stamp, scan, stamp_of
 from evaluator.nodes import Function, Task
 from evaluator.output import parse_output
 
@@ -304,3 +311,70 @@ def _difference(before: str, after: str) -> str:
     if more > 0:
         shown.append(f"  and {more} more lines")
     return "\n".join(["the prompt has changed; accept it with --update:", *shown])
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is new: the templates that changed or depend on a change, and the findings in their
+    files, in the files that changed, and wherever they are others than before.
+    """
+
+    names: tuple[str, ...]
+    findings: tuple[Diagnostic, ...]
+
+
+class Watch:
+    """The templates below some folders or files, as they were at the last look."""
+
+    def __init__(self, paths: Sequence[Path], profiles: Profiles) -> None:
+        self.library = TemplateLibrary.load(*paths)
+        self._roots = [Root.of(path) for path in paths]
+        self._linter = Linter(profiles)
+        self._stamps = self._now()
+        self._findings = self._linter.lint(self.library)
+
+    def __len__(self) -> int:
+        """The number of files that are watched."""
+        return len(self._stamps)
+
+    def _now(self) -> dict[str, Stamp | None]:
+        """The stamps of the files of templates and of what they include, by path."""
+        found: dict[str, Stamp | None] = {}
+        for root in self._roots:
+            for file in scan(root)[0]:
+                path = os.path.join(root.folder, file.relative)
+                found[path] = stamp_of(root, file.relative)
+            if root.only is None:
+                # Partials begin with `_` and are not scanned; those that were read are known.
+                for name in self.library.partials:
+                    path = os.path.realpath(name)
+                    if path.startswith(os.path.join(root.folder, "")):
+                        found[path] = stamp_of(root, os.path.relpath(path, root.folder))
+        return found
+
+    def look(self) -> Look | None:
+        """What changed since the last look; None where nothing has."""
+        now = self._now()
+        changed = {path for path in now | self._stamps if now.get(path) != self._stamps.get(path)}
+        if not changed:
+            return None
+        self._stamps = now
+        names: set[str] = set()
+        for path in sorted(changed):
+            names |= self.library.edit(path, None)
+        affected = [
+            name
+            for name in self.library
+            if name in names or not names.isdisjoint(self.library.called_by(name))
+        ]
+        found = self._linter.lint(self.library)
+        files = {os.path.realpath(self.library.templates[name].file or "") for name in affected}
+        files |= changed
+        findings = [
+            diagnostic
+            for file, diagnostics in found.items()
+            if os.path.realpath(file or "") in files or diagnostics != self._findings.get(file)
+            for diagnostic in diagnostics
+        ]
+        self._findings = found
+        return Look(tuple(affected), tuple(findings))

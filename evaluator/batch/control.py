@@ -41,7 +41,7 @@ from evaluator.files.open_below import open_regular
 from evaluator.files.trust import signature, signature_check
 from evaluator.lazy_dataclass import dataclass
 from evaluator.record.journal import now
-from evaluator.record.owner import is_gone, is_visible, parse_owner
+from evaluator.store.owners import is_gone, is_visible, parse_owner
 
 CONTROL = "control.jsonl"
 ANSWER_S = 5.0

@@ -26,9 +26,9 @@ import math
 import os
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, TypeAlias, cast
 
 import orjson
 
@@ -47,7 +47,6 @@ from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors import BatchDamaged, RecordError, RecordNotWritten, TaskBusy, advice_on
 from evaluator.files.atomic import atomic_file, remove_unfinished, try_lock, write_atomic
 from evaluator.files.open_below import open_private_folder, open_regular, read_regular
-from evaluator.lazy_dataclass import dataclass
 from evaluator.record.steps import Scrub, json_encoder
 
 MANIFEST = "manifest.json"
@@ -71,10 +70,11 @@ MAX_MANIFEST_BYTES = 256_000_000
 MAX_LINE_BYTES = 128_000_000
 _compact = json_encoder((",", ":"), ascii_only=True, allow_nan=False)
 _VERDICTS = {verdict.value.encode(): verdict for verdict in Verdict}
+Add: TypeAlias = Callable[[Mapping[str, Any]], None]
+"""Takes a result as JSON, see `SampleResult.to_dict`."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResultEntry:
+class ResultEntry(NamedTuple):
     """The index entry of a result: the position of its line, and the values that decide whether it
     is run again.
     """
@@ -259,7 +259,7 @@ class BatchFolder:
         """
         encoded = encode_results(results, scrub)
         self.append_lines(b"".join(line for line, _ in encoded))
-        return [result for _, result in encoded]
+        return [SampleResult.from_dict(data) for _, data in encoded]
 
     def append_lines(self, lines: bytes) -> None:
         """Writes lines of results as they are. Raises: as `extend`."""
@@ -309,19 +309,22 @@ class BatchFolder:
                 f"{self._results}: cannot be synced: {error.strerror}; {advice_on(error)}"
             ) from error
 
-    def index(self) -> dict[str, ResultEntry]:
-        """The current result of each key. Parses only the head of each line.
+    def index(
+        self, add: Callable[[Mapping[str, Any]], None] | None = None
+    ) -> dict[str, ResultEntry]:
+        """The current result of each key. Parses only the head of each line; with `add`, which gets
+        every result that was ever written as JSON, all of it.
 
-        Raises: RecordError, with file and line, if a line is not a result or was changed.
+        Raises: RecordError, with file and line, if a line is not a result or was changed; what
+        `add` raises.
         """
         found: dict[str, ResultEntry] = {}
-        for _, offset, _, head in self._lines():
-            found[head[1].decode()] = ResultEntry(
-                offset,
-                head[2],
-                scored_by=head[3],
-                verdict=_VERDICTS[head[4]],
-                retryable=head[5] == b"true",
+        for number, offset, line, head in self._lines():
+            if add is not None:
+                self._give(add, line, number)
+            key, identity, scored_by, verdict, retryable = head.groups()
+            found[key.decode()] = ResultEntry(
+                offset, identity, scored_by, _VERDICTS[verdict], retryable == b"true"
             )
         return found
 
@@ -331,11 +334,19 @@ class BatchFolder:
 
         Raises: RecordError, with file and line, if a line is not a result.
         """
-        for _, _, result in self.current_lines():
-            yield result
+        for number, line in self._current():
+            yield self._parsed(line, number)
 
-    def current_lines(self) -> Iterator[tuple[bytes, bytes, SampleResult]]:
-        """The key, the line and the value of each current result, as `results`."""
+    def current_lines(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
+        """The line of each current result, and the result as JSON. Raises: as `results`."""
+        for number, line in self._current():
+            try:
+                yield line, decode_line(line)
+            except ValueError as error:
+                raise _corrupt(self.path, number, what=f"{error}") from error
+
+    def _current(self) -> Iterator[tuple[int, bytes]]:
+        """The number and the line of each current result."""
         keys = Interner()
         last = array("q")
         for _, offset, _, head in self._lines(is_checked=False):
@@ -348,7 +359,7 @@ class BatchFolder:
             place = keys.find(head[1])
             # Lines written meanwhile have no place.
             if place is not None and last[place] == offset:
-                yield head[1], line, self._parsed(line, number)
+                yield number, line
 
     def lines(self) -> Iterator[SampleResult]:
         """Every result that was ever written, in order, including those that a later one replaces.
@@ -357,6 +368,17 @@ class BatchFolder:
         """
         for number, _, line, _ in self._lines():
             yield self._parsed(line, number)
+
+    def give_lines(self, add: Add) -> None:
+        """Calls `add` with every result as JSON, as `lines`. Raises: as `index`."""
+        for number, _, line, _ in self._lines():
+            self._give(add, line, number)
+
+    def _give(self, add: Add, line: bytes, number: int | None) -> None:
+        try:
+            add(decode_line(line))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _corrupt(self.path, number, what=f"{type(error).__name__}: {error}") from error
 
     def entries(self, start: int = 0) -> Iterator[tuple[int, int, dict[str, Any]]]:
         """Each line from byte `start` on: where it begins, where it ends, and the result as JSON,
@@ -493,27 +515,26 @@ class BatchFolder:
 
 def encode_results(
     results: Iterable[SampleResult], scrub: Scrub | None
-) -> list[tuple[bytes, SampleResult]]:
-    """The line of each result, without the secrets that `scrub` knows, and the result as readers
-    get it: the same object, if its line has all of it.
+) -> list[tuple[bytes, dict[str, Any]]]:
+    """The line of each result, without the secrets that `scrub` knows, and the result as JSON, as
+    readers get it.
     """
     texts: list[str] = []
-    stored = list(results)
-    for place, result in enumerate(stored):
-        data = result.to_dict()
+    stored = [result.to_dict() for result in results]
+    for place, data in enumerate(stored):
         try:
             text = _compact(data)
         except ValueError:
             # A scorer or a row from Python may hold NaN or an infinity, which JSON lacks.
             text = _compact(_finite(data))
-            stored[place] = SampleResult.from_dict(json.loads(text))
+            stored[place] = json.loads(text)
         texts.append(text)
     # One search through all lines: few hold a secret.
     if scrub is not None and scrub.suspects("\n".join(texts)):
         for place, text in enumerate(texts):
             if scrub.suspects(text):
                 texts[place] = _compact(scrub.redact_value(json.loads(text)))
-                stored[place] = SampleResult.from_dict(json.loads(texts[place]))
+                stored[place] = json.loads(texts[place])
     return list(zip(map(seal_line, texts), stored, strict=True))
 
 

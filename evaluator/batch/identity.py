@@ -281,15 +281,19 @@ class Interner:
     def number(self, key: str | bytes) -> int:
         """The number of `key`; the length so far, if it is new."""
         digest = hash(key) or 1
-        slot = self._slot(digest)
-        if self._hashes[slot] != _EMPTY:
-            return self._numbers[slot]
-        self._numbers[slot] = self._count
-        self._hashes[slot] = digest
-        self._count += 1
-        if 5 * self._count > 4 * self._mask:
+        hashes = self._hashes
+        slot = (digest ^ (digest >> 32)) & self._mask
+        if hashes[slot] != _EMPTY:  # else it is new, as in most calls
+            slot = self._slot(digest)
+            if hashes[slot] != _EMPTY:
+                return self._numbers[slot]
+        number = self._count
+        self._numbers[slot] = number
+        hashes[slot] = digest
+        self._count = number + 1
+        if 5 * number > 4 * self._mask:
             self._grow()
-        return self._count - 1
+        return number
 
     def find(self, key: str | bytes) -> int | None:
         """The number of `key`; None if it is unknown."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from evaluator.batch.identity import Cell
 from evaluator.batch.scorers import Scorer, describe_scorer, member_scorers
 from evaluator.batch.scorers.model_graded import GradedScorer
-from evaluator.batch.scorers.probability_scorers import ConfidenceScorer
+from evaluator.batch.scorers.panels import ConfidenceScorer
 from evaluator.batch.work import GRADER, Variant
 from evaluator.errors import UsageError
 from evaluator.lazy_dataclass import dataclass

@@ -20,14 +20,16 @@ from evaluator.batch.export.result_table import guarded, unguarded
 from evaluator.batch.label_forms import (
     OTHER,
     RESULT,
+    Answer,
     Labelled,
     LabelRow,
+    LabelSheet,
+    as_text,
     read_json,
     read_log,
     task_of,
 )
 from evaluator.batch.label_session import scorer_to_label
-from evaluator.batch.label_sheet import Answer, LabelSheet, as_text
 from evaluator.batch.labels import (
     Label,
     LabelVerdict,
@@ -37,7 +39,7 @@ from evaluator.batch.labels import (
 from evaluator.batch.preferences import pair_digest
 from evaluator.batch.reading import Batch
 from evaluator.batch.records import SampleResult
-from evaluator.batch.rows.table_rows import read_csv
+from evaluator.batch.rows.json_rows import read_csv
 from evaluator.errors import UsageError
 from evaluator.record.journal import now
 from evaluator.record.steps import Scrub

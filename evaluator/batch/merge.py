@@ -20,7 +20,7 @@ from evaluator.batch.identity import Interner
 from evaluator.batch.labels import copy_labels
 from evaluator.batch.permissions import is_own, sign
 from evaluator.batch.reading import Batch, open_batch, summary_of
-from evaluator.batch.rows.selection import Shard
+from evaluator.batch.rows.json_values import Shard
 from evaluator.batch.summary import Columns
 from evaluator.errors import RecordError, UsageError
 from evaluator.errors.messages import listed
@@ -191,18 +191,19 @@ def _copy_results(
     is_left_out = part.batch.is_left_out()
     count = without_record = size = 0
     lines: list[bytes] = []
-    for key, line, result in BatchFolder.reader(part.folder).current_lines():
-        if is_left_out(result.template, result.variant, key.decode()):
+    for line, result in BatchFolder.reader(part.folder).current_lines():
+        if is_left_out(result["template"], result["variant"], result["key"]):
             continue
         known = len(keys)
-        if keys.number(key) < known:
+        if keys.number(result["key"]) < known:
             raise UsageError(
-                f"{part.folder}: sample {result.sample_id!r} (epoch {result.epoch}, "
-                f"{result.template}, {result.variant}) is in another shard too; were the rows "
-                "changed between them?"
+                f"{part.folder}: sample {result['sample_id']!r} (epoch {result['epoch']}, "
+                f"{result['template']}, {result['variant']}) is in another shard too; were the "
+                "rows changed between them?"
             )
         count += 1
-        if result.task_id is not None and result.task_id not in records:
+        task_id = result["task_id"]
+        if task_id is not None and task_id not in records:
             without_record += 1
         columns.add(result)
         lines.append(line)

@@ -12,14 +12,16 @@ from hashlib import blake2b
 
 from evaluator.batch.calibration import Cell
 from evaluator.batch.identity import digest
+from evaluator.batch.label_forms import Answer, as_text
 from evaluator.batch.label_session import (
     DEFAULT_PRECISION,
+    LEAST_LABELS,
+    OVERLAP,
     Find,
     LabelSession,
     Question,
+    rank_of,
 )
-from evaluator.batch.label_sheet import Answer, as_text
-from evaluator.batch.labelling import LEAST_LABELS, OVERLAP, rank_of
 from evaluator.batch.labels import CurrentLabels, Label, LabelVerdict, read_labels
 from evaluator.batch.reading import Batch
 from evaluator.batch.records import SampleResult

@@ -16,7 +16,7 @@ from math import ceil, sqrt
 from typing import IO, Any, Literal, Protocol
 
 from evaluator import clock
-from evaluator.batch.records import NOTHING, SampleResult, Verdict
+from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors.messages import LOGGER, minutes_text, visible
 from evaluator.errors.results import Usage
 from evaluator.lazy_dataclass import dataclass
@@ -161,9 +161,9 @@ class Tally:
     replaced: int = 0
     verdicts: Counter[str] = field(default_factory=Counter[str])
     errors: Counter[str] = field(default_factory=Counter[str])
-    usage: Usage = Usage()
     cached_calls: int = 0
     started: float = 0.0
+    _used: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
     _recent: deque[tuple[float, int]] = field(default_factory=deque[tuple[float, int]])
     _costs: Spread = field(default_factory=Spread)
     _durations: Spread = field(default_factory=Spread)
@@ -176,19 +176,29 @@ class Tally:
         self.before += 1
         self.verdicts[verdict.value] += 1
 
-    def add(self, result: SampleResult) -> None:
+    def add(self, result: Mapping[str, Any]) -> None:
+        """Counts a result, as JSON (see `SampleResult.to_dict`)."""
         self.ran += 1
-        self.verdicts[result.verdict.value] += 1
-        if result.verdict is Verdict.ERROR:
-            self.errors["a scorer failed" if result.failure is None else result.failure.kind] += 1
-        used = result.usage
-        scoring = result.scoring_usage
-        if scoring is not NOTHING:
-            used = used + scoring
-        self.usage = self.usage + used
-        self._costs.add(used.cost_usd or 0.0)
-        self._durations.add(result.duration_s)
-        self.cached_calls += result.cached_calls
+        verdict = result["verdict"]
+        self.verdicts[verdict] += 1
+        failure = result["failure"]
+        if verdict == Verdict.ERROR:
+            self.errors["a scorer failed" if failure is None else failure["kind"]] += 1
+        cost = 0.0
+        scoring = (score["usage"] for score in result["scores"].values() if "usage" in score)
+        for used in (result["usage"], *scoring):
+            cost += used.get("cost_usd") or 0.0
+            for name, amount in used.items():
+                before = self._used.get(name, 0)
+                self._used[name] = None if before is None or amount is None else before + amount
+        self._costs.add(cost)
+        self._durations.add(result["duration_s"])
+        self.cached_calls += result["cached_calls"]
+
+    @property
+    def usage(self) -> Usage:
+        """What the new results used, judges included."""
+        return Usage.from_dict(self._used)
 
     @property
     def done(self) -> int:

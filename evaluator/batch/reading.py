@@ -10,13 +10,15 @@ from typing import Any
 from evaluator.batch.calibration import (
     Grouping,
     JudgedResults,
+    family_bias,
     judge_cells,
     labelled_scorer,
+    length_bias,
+    position_bias,
 )
 from evaluator.batch.decision import Decision
 from evaluator.batch.export.output_path import About
 from evaluator.batch.folder import BatchFolder
-from evaluator.batch.judge_bias import family_bias, length_bias, position_bias
 from evaluator.batch.labels import CurrentLabels, read_labels
 from evaluator.batch.metrics import Metric, compute_metrics, stored_metrics
 from evaluator.batch.records import SampleResult
@@ -24,7 +26,6 @@ from evaluator.batch.summary import (
     BatchSummary,
     Columns,
     MetricValue,
-    summarise,
     summarise_columns,
 )
 from evaluator.batch.summary.calibrated import Calibration
@@ -281,15 +282,28 @@ class Batch:
         return compute_metrics(metrics, lambda: self.results(cell), of=of)
 
     def _summary(self) -> BatchSummary:
+        columns = Columns(self.manifest.get("cluster"), self.manifest.get("group_by"))
+        is_left_out = self.is_left_out()
+
+        def add(result: Mapping[str, Any]) -> None:
+            if is_left_out(result["template"], result["variant"], result["key"]):
+                columns.leave_out(result)
+            else:
+                columns.add(result)
+
+        BatchFolder.reader(self.folder).give_lines(add)
+        return self.summary_of(columns)
+
+    def summary_of(self, columns: Columns) -> BatchSummary:
+        """The numbers of the results in `columns`, without metrics and corrected numbers."""
         manifest = self.manifest
-        return summarise(
-            BatchFolder.reader(self.folder).lines(),
+        return summarise_columns(
+            columns,
             total=self.totals,
-            unfinished=About(manifest).unfinished,
-            left_out=self._left_out(set(self.cells)),
             cluster=manifest.get("cluster"),
             group_by=manifest.get("group_by"),
             reducers=manifest.get("reducers"),
+            unfinished=About(manifest).unfinished,
         )
 
 
@@ -302,16 +316,7 @@ def summary_of(
     """`Batch.summarise`, for a batch whose results are all in `columns`, none left out: they are
     not read again.
     """
-    manifest = batch.manifest
-    summary = summarise_columns(
-        columns,
-        total=batch.totals,
-        cluster=manifest.get("cluster"),
-        group_by=manifest.get("group_by"),
-        reducers=manifest.get("reducers"),
-        unfinished=About(manifest).unfinished,
-    )
-    return batch.with_metrics(summary, metrics, measured)
+    return batch.with_metrics(batch.summary_of(columns), metrics, measured)
 
 
 def open_batch(folder: str | Path) -> Batch:

@@ -18,7 +18,7 @@ from evaluator import clock
 from evaluator.batch.control import ControlLog
 from evaluator.batch.decision import Deciding, Decision
 from evaluator.batch.engines import Engine, make_engine
-from evaluator.batch.folder import DAMAGED, PROVIDER, BatchFolder
+from evaluator.batch.folder import DAMAGED, PROVIDER, BatchFolder, ResultEntry
 from evaluator.batch.identity import REPAIR
 from evaluator.batch.labels import repair_labels
 from evaluator.batch.looks import Looks
@@ -39,7 +39,7 @@ from evaluator.batch.progress import Display, SafeDisplay, Tally
 from evaluator.batch.reading import Results, open_batch, summary_of
 from evaluator.batch.records import COUNTED, Limited
 from evaluator.batch.rows import FewShot, RowsInput, Selection
-from evaluator.batch.rows.selection import Shard, shard_of
+from evaluator.batch.rows.json_values import Shard, shard_of
 from evaluator.batch.session import (
     MakeWork,
     Session,
@@ -398,7 +398,7 @@ async def run_in_folder(
     folder.write_manifest(manifest)
     folder.write_changed(ended.counts.explained)
     measured = measured_scorers(plan.thresholds)
-    if columns is None:
+    if columns is None or ended.stale or ended.orphans:
         summary = open_batch(path).summarise(plan.metrics, measured)
     else:
         summary = summary_of(open_batch(path), columns, plan.metrics, measured=measured)
@@ -475,6 +475,18 @@ def _has_all_results(before: Mapping[str, Any], results: int) -> bool:
     )
 
 
+def _read_earlier(
+    folder: BatchFolder, columns: Columns
+) -> tuple[Columns | None, dict[str, ResultEntry]]:
+    """The columns and the index of the results of earlier sessions; no columns after an error,
+    which the summary raises again.
+    """
+    try:
+        return columns, folder.index(columns.add)
+    except UsageError:
+        return None, folder.index()
+
+
 async def _run_session(
     evaluator: Evaluator,
     plan: BatchPlan,
@@ -492,7 +504,7 @@ async def _run_session(
     limits = plan.options.limits
     options = plan.options
     limiter = RateLimiter(pace_of(limits), budget=budget_of(limits))
-    earlier = folder.index()
+    columns, earlier = _read_earlier(folder, Columns(options.cluster, options.group_by))
     stop = options.stop or Stop()
     display = SafeDisplay(make_display(options.display))
     waves = _make_waves(
@@ -582,7 +594,7 @@ async def _run_session(
                 display=display,
                 steering=steering,
                 tally=tally,
-                columns=None if earlier else Columns(options.cluster, options.group_by),
+                columns=columns,
                 make_work=make_work,
                 looks=looks,
                 waves=waves,

@@ -16,18 +16,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import field, replace
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from evaluator import clock
 from evaluator.batch.engines import ClusterLost, Engine
 from evaluator.batch.engines.base import WatchedEngine, unanswered_result
-from evaluator.batch.folder import BatchFolder, ResultEntry, encode_results, parse_line
-from evaluator.batch.identity import Cell, changed_parts, changed_settings, digest
+from evaluator.batch.folder import BatchFolder, ResultEntry, encode_results
+from evaluator.batch.identity import Cell, Identity, changed_parts, changed_settings, digest
 from evaluator.batch.looks import Looks
 from evaluator.batch.options import OnChanged, State, Stop, limits_to_dict
 from evaluator.batch.plan import BatchPlan
@@ -41,8 +41,8 @@ from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.endpoints import host_of
 from evaluator.limits.rate_limiter import RateLimiter
 from evaluator.processes.concurrency import short_tasks
-from evaluator.record.owner import current_owner, owner_text
 from evaluator.record.store import TaskStore
+from evaluator.store.owners import current_owner, owner_text
 
 if TYPE_CHECKING:
     from evaluator.batch.waves import Waves
@@ -123,15 +123,24 @@ class PendingWork:
             for work in self._work_of(sample):
                 yield work
 
-    def _work_of(self, sample: Sample) -> Iterator[WorkItem]:
+    def _work_of(self, sample: Sample) -> list[WorkItem]:
         counts = self.counts
         counts.rows += 1
         inputs_part = digest(sample.inputs)
         scored_by = self._scored_by(sample)
+        left: list[WorkItem] = []
         for epoch in range(1, self.epochs + 1):
             for cell, variant in self.cells:
                 counts.samples += 1
                 identity = cell.identity(sample, epoch, inputs_part)
+                if self.earlier:
+                    entry = self.earlier.pop(identity.key, None)
+                else:
+                    entry = None
+                if entry is not None and self._stays(entry, identity, scored_by):
+                    counts.done += 1
+                    self.on_kept(entry.verdict)
+                    continue
                 work = WorkItem(
                     sample,
                     epoch,
@@ -140,14 +149,21 @@ class PendingWork:
                     identity=identity,
                     scored_by=scored_by,
                 )
-                if self.earlier:
-                    entry = self.earlier.pop(identity.key, None)
-                else:
-                    entry = None
                 if entry is None:
-                    yield work
+                    left.append(work)
                 elif (again := self._work_again(entry, work)) is not None:
-                    yield again
+                    left.append(again)
+        return left
+
+    def _stays(self, entry: ResultEntry, identity: Identity, scored_by: str) -> bool:
+        """Whether the question and the scoring of a result are those of now, and it is no error to
+        run again.
+        """
+        return (
+            entry.identity == identity.value.encode()
+            and entry.scored_by == scored_by.encode()
+            and not (self.retry_errors and entry.verdict is Verdict.ERROR)
+        )
 
     def _scored_by(self, sample: Sample) -> str:
         if self.scoring_part:
@@ -155,7 +171,7 @@ class PendingWork:
         return ""
 
     def _work_again(self, entry: ResultEntry, work: WorkItem) -> WorkItem | None:
-        """The work that is left for a sample with a result."""
+        """The work that is left for a sample with a result that does not stay."""
         counts = self.counts
         if entry.identity != work.identity.value.encode():
             counts.changed += 1
@@ -179,14 +195,10 @@ class PendingWork:
             if entry.retryable:
                 return replace(work, resumes=result.task_id)
             return replace(work, retry_of=result.task_id)
-        if entry.scored_by != work.scored_by.encode():
-            counts.judged_anew += 1
-            result = self.read_result(entry.offset)
-            keeps = self._scores_to_keep(result, work.sample)
-            return replace(work, answered=result, keeps=keeps)
-        counts.done += 1
-        self.on_kept(entry.verdict)
-        return None
+        counts.judged_anew += 1
+        result = self.read_result(entry.offset)
+        keeps = self._scores_to_keep(result, work.sample)
+        return replace(work, answered=result, keeps=keeps)
 
     def _scores_to_keep(self, result: SampleResult, sample: Sample) -> dict[str, Score]:
         if (result.target, result.metadata) != (sample.target, sample.metadata):
@@ -231,6 +243,8 @@ class PendingWork:
         return found or ["model or handler"]
 
 
+_Stored: TypeAlias = "SampleResult | tuple[bytes, Mapping[str, Any]]"
+"""A result to write, or the line that another process has made, with what is counted of it."""
 MakeWork = Callable[[BatchFolder, dict[str, ResultEntry], Callable[[Verdict], None]], PendingWork]
 """Makes the work of a session from the folder, the index of its results, and `on_kept`."""
 CONTROL_TICKS = 2
@@ -289,9 +303,7 @@ class Session:
     _is_idle: asyncio.Event = field(default_factory=asyncio.Event)
     _repeated: tuple[str, int] = ("", 0)
     _error: Exception | None = None
-    _written_next: list[tuple[bytes, SampleResult]] = field(
-        default_factory=list[tuple[bytes, SampleResult]]
-    )
+    _written_next: list[_Stored] = field(default_factory=list["_Stored"])
     _write_error: Exception | None = None
     _reads_since: float | None = None
     _wait: asyncio.Timeout | None = None
@@ -468,7 +480,7 @@ class Session:
         command = self.steering.take_skip(work)
         if command is None:
             return False
-        self._store(unanswered_result(work, SKIPPED))
+        self._store(WorkResult(work, unanswered_result(work, SKIPPED)))
         # A command is answered when its effect is on the disk.
         self._write_results()
         self.steering.finish_skip(command)
@@ -598,7 +610,7 @@ class Session:
             self.worker.unrecorded.update(done.parked)
             self._parked.add(done.work.identity.key)
             return
-        if done.result is None:
+        if done.made is None and done.counted is None:
             self.steering.end(done.work)
             # Without a call that the limiter rejected, it is this machine that could not do the
             # work.
@@ -606,25 +618,24 @@ class Session:
             return
         replaced = self.steering.replaced(done.work)
         if replaced is not None:
-            # The columns would count both results.
-            self.columns = None
             self.tally.replace(self.folder.read_at(replaced.offset))
-        self._store(done.result, done.line)
+        self._store(done)
         if replaced is not None:
             self._write_results()
         self.steering.end(done.work, has_result=True)
-        self._stop_on_repetition(done.result)
+        self._stop_on_repetition(done)
 
-    def _store(self, result: SampleResult, line: bytes = b"") -> None:
-        """Writes a result, or the line that was made of it elsewhere, with the others of this turn
-        of the event loop.
-        """
+    def _store(self, done: WorkResult) -> None:
+        """Writes a result with the others of this turn of the event loop."""
         if not self._written_next:
             asyncio.get_running_loop().call_soon(self._write_soon)
-        self._written_next.append((line, result))
+        if done.counted is not None:
+            self._written_next.append((done.line, done.counted))
+        elif done.made is not None:
+            self._written_next.append(done.made)
         # At once: a display that asks to stop does so before the next sample starts.
         if self.display.shows_results:
-            self.display.show("result", parse_line(line) if line else result)
+            self.display.show("result", done.result)
 
     def _write_soon(self) -> None:
         """Writes the results of this turn of the event loop. Nothing new starts after an error,
@@ -643,9 +654,11 @@ class Session:
         if not self._written_next:
             return
         store = self.worker.evaluator.services.store
-        without_line = [result for line, result in self._written_next if not line]
-        encoded = iter(encode_results(without_line, None if store is None else store.redactor))
-        results = [(line, result) if line else next(encoded) for line, result in self._written_next]
+        made = [each for each in self._written_next if isinstance(each, SampleResult)]
+        encoded = iter(encode_results(made, None if store is None else store.redactor))
+        results = [
+            next(encoded) if isinstance(each, SampleResult) else each for each in self._written_next
+        ]
         self._written_next = []
         self.folder.append_lines(b"".join(line for line, _ in results))
         if self.columns is not None:
@@ -657,9 +670,11 @@ class Session:
         for _, result in results:
             self.tally.add(result)
 
-    def _stop_on_repetition(self, result: SampleResult) -> None:
+    def _stop_on_repetition(self, done: WorkResult) -> None:
         """Ends the session if the same error keeps coming: then the samples are not the cause."""
-        if result.verdict is not Verdict.ERROR:
+        is_error = done.counted is None or done.counted["verdict"] == Verdict.ERROR
+        result = done.result if is_error else None
+        if result is None or result.verdict is not Verdict.ERROR:
             self._repeated = ("", 0)
             return
         kind = kind_of_error(result)

@@ -16,6 +16,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
 from evaluator import clock
+from evaluator.batch.folder import parse_line
 from evaluator.batch.identity import Cell, Identity
 from evaluator.batch.records import (
     Failure,
@@ -50,8 +51,7 @@ from evaluator.errors.results import (
 )
 from evaluator.interpreter.frame import Shots
 from evaluator.interpreter.recovery import OnUnfinished
-from evaluator.language.scopes import plain
-from evaluator.language.types import read_typed
+from evaluator.language.scopes import plain, read_typed
 from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Atomic, Function, OutputFormat, Task, TopLevel
 from evaluator.record.journal import now
@@ -103,18 +103,24 @@ class WorkItem:
 
 @dataclass(frozen=True, slots=True)
 class WorkResult:
-    """The end of a Work. `result` is None if it stays pending, for the reason in `pending`.
+    """The end of a Work: a result, or the reason in `pending` why it has none.
 
-    `line` is the line of results, if the process that evaluated has made it. Then `result` lacks
-    what only the line needs: the answer, its parsed value and the warnings. `parked`: it waits for
-    a provider batch; its tasks and those of its judges by label.
+    If the process that evaluated has made its `line` of results, `counted` is what the session
+    counts of it, as JSON, and `made` is None. `parked`: it waits for a provider batch; its tasks
+    and those of its judges by label.
     """
 
     work: WorkItem
-    result: SampleResult | None
+    made: SampleResult | None
     pending: str = ""
     line: bytes = b""
     parked: Mapping[str, int] | None = None
+    counted: Mapping[str, Any] | None = None
+
+    @property
+    def result(self) -> SampleResult | None:
+        """The result; None if it stays pending."""
+        return parse_line(self.line) if self.line else self.made
 
 
 @dataclass(slots=True)

@@ -59,8 +59,7 @@ def watch(paths: tuple[Path, ...], model: str | None, trust: bool) -> None:
     rendered, and whether its tests pass (see evaluator test). Templates that run programs or tools
     are not run.
     """
-    from evaluator.authoring.template_tests import TemplateTests, report
-    from evaluator.authoring.watching import Watch
+    from evaluator.authoring.template_tests import TemplateTests, Watch, report
     from evaluator.interpreter.evaluator import Evaluator
 
     if not paths and not Path("templates").is_dir():
@@ -206,8 +205,7 @@ def diff(
     that changed: its inputs, output, calls, price, tools, programs, files, models and profiles, and
     its prompts as they are rendered for the --input values, else for its examples.
     """
-    from evaluator.authoring.changes import as_markdown, as_text, changes_between
-    from evaluator.authoring.revisions import open_version
+    from evaluator.authoring.changes import as_markdown, as_text, changes_between, open_version
 
     if markdown and as_json:
         raise UsageError("--json and --markdown are two formats; give one of them")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +14,7 @@ from evaluator import clock
 from evaluator.cli.common import json_option, print_json, print_json_or_table, stdout_is_terminal
 from evaluator.cli.echo import echo, echo_raw
 from evaluator.cli.evaluator_options import BACKGROUND_FOLDER, tasks_option
-from evaluator.errors import RecordError, UsageError
+from evaluator.errors import UsageError
 from evaluator.errors.messages import cut, duration_text, visible
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ def logs(task_id: str, follow: bool, offset: int, every: bool, tasks_dir: Path) 
     """Print the output of a background task: that of a command, or messages and events as JSON
     lines.
     """
-    from evaluator.background.output import read_output, window_start
+    from evaluator.jobs.output import read_output, window_start
 
     def has_ended(store: BackgroundStore) -> bool:
         task = store.find(task_id)
@@ -226,7 +225,7 @@ def kill(ids: tuple[str, ...], reason: str, tasks_dir: Path, as_json: bool) -> N
 
 
 def _report(found: list[BackgroundTask], as_json: bool) -> None:
-    from evaluator.background.notifications import end_summary
+    from evaluator.jobs.notifications import end_summary
 
     if as_json:
         print_json([task.to_dict() for task in found])
@@ -241,30 +240,12 @@ def look_at_tasks(tasks_dir: Path, look: Callable[[BackgroundStore], _T]) -> _T:
     """Calls `look` with a snapshot of the tasks of a folder. Nothing is created or changed."""
     from evaluator.background import BackgroundStore
 
-    folder = tasks_dir / BACKGROUND_FOLDER
-    with usable_store(folder), BackgroundStore(folder, is_snapshot=True) as store:
+    with BackgroundStore(tasks_dir / BACKGROUND_FOLDER, is_snapshot=True) as store:
         return look(store)
 
 
 def act_on_tasks(tasks_dir: Path, work: Callable[[BackgroundTasks], Coroutine[Any, Any, _T]]) -> _T:
     """Calls `work` with the tasks of a folder. This process runs none of them."""
-    from evaluator.background.manager import with_tasks
+    from evaluator.jobs.background_tasks import with_tasks
 
-    with usable_store(tasks_dir / BACKGROUND_FOLDER):
-        return with_tasks(tasks_dir / BACKGROUND_FOLDER, work)
-
-
-@contextlib.contextmanager
-def usable_store(folder: Path) -> Generator[None]:
-    """Raises: RecordError, in place of an error of the database: the disk is full, or the file is
-    damaged.
-    """
-    import sqlite3
-
-    from evaluator.store.database import problem_of
-
-    try:
-        yield
-    except sqlite3.Error as error:
-        message = f"{folder}: the background tasks cannot be read or written: {problem_of(error)}"
-        raise RecordError(message) from error
+    return with_tasks(tasks_dir / BACKGROUND_FOLDER, work)

@@ -29,8 +29,15 @@ from evaluator.cli.common import (
 from evaluator.cli.dry_run import print_dry_run
 from evaluator.cli.echo import echo, ignore_closed_reader, json_stderr
 from evaluator.cli.ending import DeferredEnd, has_only_errors, report_ending, resume_command
-from evaluator.cli.evaluator_options import terminal_asker, trace_option, trust_option
-from evaluator.cli.flags import SectionedCommand, SectionOption, flag_options, read_flags
+from evaluator.cli.evaluator_options import (
+    SectionedCommand,
+    SectionOption,
+    flag_options,
+    read_flags,
+    terminal_asker,
+    trace_option,
+    trust_option,
+)
 from evaluator.cli.trust import (
     permit,
     permit_schemas,
@@ -121,7 +128,7 @@ def run_batch_command(definition: Path | None, given: dict[str, Any]) -> None:
     """Runs or plans a batch; `given` are the options of `batch`. Raises: Exit."""
     from evaluator.batch import Stop, make_plan
     from evaluator.batch.rows.hf_rows import without_downloads
-    from evaluator.batch.rows.selection import shard_of
+    from evaluator.batch.rows.json_values import shard_of
     from evaluator.batch.run import new_folder
     from evaluator.batch.scorers.function_scorer import without_code
     from evaluator.interpreter.evaluator import Evaluator

@@ -81,7 +81,7 @@ async def maintenance(options: EvaluatorOptions) -> AsyncGenerator[None]:
         yield
         return
     from evaluator.background import BackgroundTasks
-    from evaluator.background.in_process import ConsolidationLock, ConsolidationWork
+    from evaluator.jobs.in_process import ConsolidationLock, ConsolidationWork
 
     if not ConsolidationLock(options.memory).is_due():
         yield

@@ -20,8 +20,13 @@ from evaluator.cli.common import (
     warn_of_unknown_roles,
 )
 from evaluator.cli.echo import echo
-from evaluator.cli.evaluator_options import trust_option
-from evaluator.cli.flags import SectionedCommand, SectionOption, flag_options, read_flags
+from evaluator.cli.evaluator_options import (
+    SectionedCommand,
+    SectionOption,
+    flag_options,
+    read_flags,
+    trust_option,
+)
 from evaluator.cli.trust import permit_schemas, project_profiles, shown_profiles
 from evaluator.errors import UsageError
 from evaluator.errors.messages import json_problem
@@ -270,7 +275,7 @@ def _read_proposals(path: str | None) -> tuple[Any, ...]:
 
 
 def _print(certificate: Certificate, *, markdown: bool, as_json: bool) -> None:
-    from evaluator.improve.show import as_lines, as_page
+    from evaluator.improve.certificate import as_lines, as_page
 
     if as_json:
         print_json(certificate.to_dict())

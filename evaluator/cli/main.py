@@ -15,9 +15,16 @@ from keyword import iskeyword
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, get_completion_class
 
-from evaluator.cli.echo import add_verbose_option, batch_stderr, echo, json_stderr, verbose_option
+from evaluator.cli.echo import (
+    add_verbose_option,
+    batch_stderr,
+    echo,
+    echo_raw,
+    json_stderr,
+    verbose_option,
+)
 from evaluator.errors import (
     ConfigurationError,
     ContextError,
@@ -75,7 +82,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "score": ("score", "Score the answers of a batch with more scorers."),
         "summary": ("results", "Show a batch's numbers as they are now, and check thresholds."),
         "label": ("label", "Label answers by hand, so that a judge can be measured and corrected."),
-        "calibrate": ("calibrate", "Show how often a judge is right, by labels, and correct it."),
+        "calibrate": ("label", "Show how often a judge is right, by labels, and correct it."),
         "compare": ("results", "Compare two batches, or two variants of one, sample by sample."),
         "improve": ("improve", "Search for a better version of a template, and prove the gain."),
         "report": ("results", "Write one self-contained HTML page of batches."),
@@ -84,7 +91,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Runs and task lists": {
         "tasks": ("tasks", "List, show, resume, replay and import runs; keep task lists."),
-        "view": ("view", "Show runs and batches in the browser, also while they run."),
+        "view": ("results", "Show runs and batches in the browser, also while they run."),
     },
     "Queue and background tasks": {
         "queue": ("queue", "Keep a persistent queue of tasks, and work on it."),
@@ -100,10 +107,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "trust": ("trust", "Allow what the files of a project name: hosts, keys, commands, code."),
         "memory": ("memory", "Index a folder and ask which files are relevant."),
         "completion": (
-            "completion",
+            "main",
             "Print the script that completes commands in bash, zsh or fish.",
         ),
-        "demo": ("demo", "Run the shipped templates offline against the simulated model."),
+        "demo": ("init", "Run the shipped templates offline against the simulated model."),
     },
 }
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
@@ -329,3 +336,21 @@ def _report_json(as_json: bool, code: int, message: str) -> None:
             print_json({"error": {"message": message, "exit_code": code}})
         except OSError:
             _drop_output()
+
+
+VARIABLE = "_EVALUATOR_COMPLETE"
+
+
+@click.command(
+    epilog="Examples:\n\n\b\n"
+    "  evaluator completion bash >> ~/.bashrc\n"
+    "  evaluator completion zsh >> ~/.zshrc\n"
+    "  evaluator completion fish > ~/.config/fish/completions/evaluator.fish"
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script that completes commands, options and their values in this shell."""
+    made = get_completion_class(shell)
+    assert made is not None
+    instance = made(click.get_current_context().find_root().command, {}, "evaluator", VARIABLE)
+    echo_raw(instance.source_template % instance.source_vars())

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from evaluator import disk
-from evaluator.cli.common import json_option, print_json, print_table
+from evaluator.cli.common import WorkProgress, json_option, print_json, print_table
 from evaluator.cli.echo import echo
-from evaluator.cli.work_progress import WorkProgress
 from evaluator.errors import UsageError
 from evaluator.errors.messages import duration_text, visible
 

@@ -16,8 +16,13 @@ from evaluator.cli.common import (
 )
 from evaluator.cli.dry_run import print_dry_run
 from evaluator.cli.echo import echo
-from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
-from evaluator.cli.flags import SectionedCommand, flag_options, refuse_flags
+from evaluator.cli.evaluator_options import (
+    EvaluatorOptions,
+    SectionedCommand,
+    evaluator_options,
+    flag_options,
+    refuse_flags,
+)
 from evaluator.cli.trust import shown_profiles
 from evaluator.errors import UsageError
 from evaluator.nodes import Task

@@ -168,7 +168,7 @@ def list_(status: Any, limit: int | None, folder: Path | None, as_json: bool) ->
 @json_option
 def show(id_: str, folder: Path | None, as_json: bool) -> None:
     """Show an entry: what was tried, what was delivered, what it waits for."""
-    from evaluator.queue.queue_view import entry_details
+    from evaluator.jobs.queue_view import entry_details
 
     with _look(folder) as found:
         stored = found.show(id_)
@@ -412,7 +412,7 @@ def stats(folder: Path | None, as_json: bool) -> None:
 
 def _warn_of_stuck(stuck: Sequence[StuckEntry]) -> None:
     """Says on standard error which entries cannot run, and why."""
-    from evaluator.queue.task_queue import STUCK_ADVICE
+    from evaluator.jobs.task_queue import STUCK_ADVICE
 
     for entry in stuck[:_MAX_STUCK]:
         echo(f"{entry}", err=True)

@@ -1,27 +1,43 @@
-"""`evaluator summary`, `compare`, `report`, `export` and `batch merge`: the results of batches."""
+"""`evaluator summary`, `compare`, `report`, `export`, `view` and `batch merge`: the results of
+batches.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import math
+import os
 import shlex
-from collections.abc import Iterable, Sequence
+import shutil
+import stat
+import tempfile
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from evaluator import disk
 from evaluator.cli.batch import EXIT_INCOMPLETE, EXIT_THRESHOLD, exit_code_of_thresholds
-from evaluator.cli.common import json_option, print_json, terminal_width
+from evaluator.cli.common import (
+    WorkProgress,
+    json_option,
+    print_json,
+    stdout_is_terminal,
+    terminal_width,
+)
 from evaluator.cli.echo import echo
-from evaluator.cli.work_progress import WorkProgress
 from evaluator.errors import UsageError
 from evaluator.errors.messages import listed
+from evaluator.files.atomic import lock, try_lock
 
 if TYPE_CHECKING:
     from evaluator.batch import Batch
-    from evaluator.batch.compare.comparison import Comparison, MetricDifference
-    from evaluator.batch.compare.corrected import CorrectedComparison
+    from evaluator.batch.compare.comparison import Comparison, CorrectedComparison, MetricDifference
     from evaluator.viewer.report import Transcripts
+
 
 _FORMATS = ("csv", "inspect", "jsonl", "junit", "markdown", "parquet")
 
@@ -94,8 +110,7 @@ def compare(
     """
     from evaluator.batch.compare import clusters_differ
     from evaluator.batch.compare import compare as compared
-    from evaluator.batch.compare.comparison import compare_metrics
-    from evaluator.batch.compare.corrected import compare_corrected
+    from evaluator.batch.compare.comparison import compare_corrected, compare_metrics
     from evaluator.batch.reading import Results, open_batch
     from evaluator.batch.thresholds import ThresholdStatus
 
@@ -157,8 +172,7 @@ def _print_comparison(
     as_json: bool,
     markdown: bool,
 ) -> None:
-    from evaluator.batch.compare.comparison import metric_tables
-    from evaluator.batch.compare.corrected import corrected_tables
+    from evaluator.batch.compare.comparison import corrected_tables, metric_tables
     from evaluator.batch.summary.tables import as_markdown, as_text
 
     tables = list(corrected_tables(corrected))
@@ -446,3 +460,87 @@ def _print_summary(
     code = exit_code_of_thresholds(checked, is_complete=numbers.complete)
     if code:
         raise click.exceptions.Exit(code)
+
+
+_PREFIX = "evaluator-view-"
+_PAGE = "open.html"
+
+
+@click.command(epilog="Example:  evaluator view")
+@click.argument(
+    "folder",
+    default=".",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="[DIR]",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default=True,
+    help="The port; 0 is any free one.",
+)
+@click.option("--no-browser", is_flag=True, help="Print the address only.")
+def view(folder: Path, port: int, no_browser: bool) -> None:
+    """Show the runs and batches in DIR (default: here) in the browser, also while they run.
+
+    Serves pages on 127.0.0.1, to the holder of the address only, until Ctrl-C. Opens the browser if
+    there is a terminal. Changes nothing in the folder, except what you ask for on a page: a
+    label, a command to a batch, a simulated run, the retry of an entry, a kill.
+    """
+    from evaluator.viewer.server import serve
+
+    with ExitStack() as until_stopped:
+
+        def ready(address: str) -> None:
+            echo(address)
+            echo("Ctrl-C ends the server", err=True)
+            if stdout_is_terminal() and not no_browser:
+                until_stopped.enter_context(_opened(address))
+
+        _remove_left_files()
+        os.chdir(folder)
+        try:
+            asyncio.run(serve(Path(), port, ready=ready))
+        except KeyboardInterrupt:
+            echo("stopped", err=True)
+
+
+@contextmanager
+def _opened(address: str) -> Generator[None]:
+    """Opens the address in the browser by way of a private file: other users see a program's
+    arguments. The file is removed at the end of the block; while it is locked, its server runs.
+    """
+    import webbrowser
+
+    private = Path(disk.make_temporary_folder(_PREFIX))
+    page = private / _PAGE
+    try:
+        with disk.create(private / "new") as file:
+            lock(file.fileno())
+            file.write(
+                f'<!DOCTYPE html><meta http-equiv="refresh" content="0;url={address}">'.encode()
+            )
+            file.flush()
+            disk.rename(private / "new", page)
+            webbrowser.open(page.as_uri())
+            yield
+    finally:
+        shutil.rmtree(private, ignore_errors=True)
+
+
+def _remove_left_files() -> None:
+    """Removes the files of servers that were killed: they hold a token."""
+    for private in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            status = private.lstat()
+            if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
+                continue
+            page = private / _PAGE
+            descriptor = os.open(page, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                if try_lock(descriptor):
+                    disk.unlink(page)
+                    disk.rmdir(private)
+            finally:
+                os.close(descriptor)

@@ -126,8 +126,8 @@ def run(
 
 def _interrupted_task(tasks_dir: Path) -> int | None:
     """The task that this process just interrupted; None if none had begun."""
-    from evaluator.record.owner import current_owner
     from evaluator.record.store import TaskStore
+    from evaluator.store.owners import current_owner
 
     try:
         for task in TaskStore(tasks_dir).list(limit=_MAX_LISTED):

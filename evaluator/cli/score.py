@@ -21,8 +21,7 @@ from evaluator.cli.batch import (
 from evaluator.cli.batch import batch as batch_command
 from evaluator.cli.common import load_library, print_json, terminal_width, warn_of_unknown_roles
 from evaluator.cli.echo import echo
-from evaluator.cli.evaluator_options import trust_option
-from evaluator.cli.flags import flag_options, read_flags
+from evaluator.cli.evaluator_options import flag_options, read_flags, trust_option
 from evaluator.cli.results import batch_argument
 from evaluator.cli.trust import permit_schemas, project_profiles
 from evaluator.errors import UsageError

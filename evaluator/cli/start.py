@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from evaluator.cli.background import look_at_tasks, usable_store
+from evaluator.cli.background import look_at_tasks
 from evaluator.cli.common import input_option, json_option, print_json, read_inputs
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import BACKGROUND_FOLDER, EvaluatorOptions, evaluator_options
@@ -199,7 +199,9 @@ def start(
 
     def make() -> tuple[Work, str]:
         if index is not None:
-            return _consolidation(index)
+            from evaluator.jobs.in_process import ConsolidationWork
+
+            return ConsolidationWork(index.absolute()), f"consolidate {index}"
         if template is not None:
             return _evaluation(template, inputs, node, options=options)
         if session:
@@ -229,10 +231,7 @@ def _start_detached(
     folder = options.tasks_dir / BACKGROUND_FOLDER
 
     def run(ready: Callable[[str], None]) -> None:
-        with usable_store(folder):
-            asyncio.run(
-                _host(make, folder, notify=notify_command, max_output=max_output, ready=ready)
-            )
+        asyncio.run(_host(make, folder, notify=notify_command, max_output=max_output, ready=ready))
 
     return detach(run)
 
@@ -280,7 +279,7 @@ def _evaluation(
     template: str, inputs: tuple[str, ...], node_name: str | None, options: EvaluatorOptions
 ) -> tuple[Work, str]:
     from evaluator.background import EvaluationWork
-    from evaluator.background.in_process import type_of
+    from evaluator.jobs.in_process import type_of
     from evaluator.nodes import Function
 
     evaluator = options.make_evaluator()
@@ -349,12 +348,6 @@ def _server(name: str, servers: tuple[McpServer, ...]) -> McpServer:
         known = ", ".join(server.name for server in servers) or "none"
         raise UsageError(f"the profile has no MCP server {name!r}; its servers are: {known}")
     return found
-
-
-def _consolidation(index: Path) -> tuple[Work, str]:
-    from evaluator.background.in_process import ConsolidationWork
-
-    return ConsolidationWork(index.absolute()), f"consolidate {index}"
 
 
 async def _host(

@@ -24,8 +24,7 @@ from evaluator.cli.common import (
     read_text,
 )
 from evaluator.cli.echo import echo
-from evaluator.cli.evaluator_options import EvaluatorOptions, library_option
-from evaluator.cli.flags import flag_options
+from evaluator.cli.evaluator_options import EvaluatorOptions, flag_options, library_option
 from evaluator.cli.trust import shown_profiles
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.errors.messages import visible
@@ -163,7 +162,7 @@ def _history(
     """The versions of a template: commit, date, version, hash, subject."""
     from datetime import UTC, datetime
 
-    from evaluator.authoring.revisions import history, open_version, prefix_of
+    from evaluator.authoring.changes import history, open_version, prefix_of
 
     if file is None:
         raise UsageError(f"{name} is in no file, so it has no history")

@@ -11,9 +11,8 @@ from xml.sax.saxutils import escape
 
 from lsprotocol import types
 
-from evaluator.editor.documents import Document
 from evaluator.editor.names import Names
-from evaluator.editor.project import Project, View
+from evaluator.editor.project import Document, Project, View
 from evaluator.errors import Diagnostic
 from evaluator.interpreter.linting import fixed
 from evaluator.lazy_dataclass import dataclass

@@ -11,8 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 
-from evaluator.editor.documents import Document
-from evaluator.editor.project import Project, View
+from evaluator.editor.project import Document, Project, View
 from evaluator.errors import UsageError
 from evaluator.language.analysis import Reference
 from evaluator.lazy_dataclass import dataclass

@@ -1,8 +1,13 @@
-"""The language server over standard input and output: requests of an editor, answered from the
+"""The language server over standard input and output.
+
+The language server over standard input and output: requests of an editor, answered from the
 project.
 
 Texts are synchronised as a whole. Findings are published after each change, those of other files
 where they have changed too.
+
+The commands that a user triggers in an editor: the prompts of a template, and a run with the
+simulated model. Both take the inputs of the template's first example.
 """
 
 from __future__ import annotations
@@ -19,17 +24,53 @@ from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 from pygls.uris import from_fs_path, to_fs_path
 
+from evaluator.authoring.portraits import (
+    offline_evaluator,
+    prompts_of,
+    runs_programs,
+    sample_inputs,
+)
 from evaluator.editor.actions import Change, actions
 from evaluator.editor.completion import completions
-from evaluator.editor.documents import Document
-from evaluator.editor.hover import hover
+from evaluator.editor.hover import RENDER, SIMULATE, folding, hover, lenses, symbols
 from evaluator.editor.names import Names, Site, declaration_of, files_with, renamed
-from evaluator.editor.outline import RENDER, SIMULATE, folding, lenses, symbols
-from evaluator.editor.project import Project
-from evaluator.editor.runs import rendered, simulated
+from evaluator.editor.project import Document, Project, View
 from evaluator.errors import Diagnostic, EvaluatorError, TemplateError, UsageError
+from evaluator.errors.messages import visible
+from evaluator.errors.results import TaskError
+from evaluator.nodes import Function
 from evaluator.xml.format import ROOTS, format_source
 from evaluator.xml.source import read_source
+
+
+def rendered(project: Project, view: View, name: str) -> str:
+    """What a model would see for a template, without a call. Raises: EvaluatorError."""
+    prompts = next(prompts_of(view.library, project.profiles, name))
+    if prompts.error is None:
+        error = []
+    else:
+        error = [f"error: {prompts.error}"]
+    return visible("\n".join([f"({prompts.title})", *prompts.requests, *error]))
+
+
+def simulated(project: Project, view: View, name: str) -> str:
+    """The result of a run with the simulated model, which is not recorded. Raises: EvaluatorError,
+    also for a template that runs programs.
+    """
+    node = view.library.get(name).node
+    if isinstance(node, Function):
+        raise UsageError(f"`{name}` is a function; run a template that calls it")
+    if runs_programs(view.library, node):
+        raise UsageError(
+            f"`{name}` runs programs or tools, which an editor does not; use: "
+            f"evaluator run --template {name} --handler offline"
+        )
+    evaluator = offline_evaluator(view.library, project.profiles)
+    outcome = evaluator.evaluate_sync(name, sample_inputs(node))
+    if isinstance(outcome, TaskError):
+        return visible(f"error: {outcome}")
+    return visible(f"{outcome.content}\n\n(simulated model)")
+
 
 _SEVERITIES = {
     "error": types.DiagnosticSeverity.Error,

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast
 
 from evaluator.errors import TemplateError
 from evaluator.fields import After, Checked, Count, Doc, Name, to_dict
-from evaluator.improve.steps import check_step_name, with_step, wrapped
-from evaluator.improve.xml_texts import (
+from evaluator.improve.steps import (
     INDENT,
     PLACEHOLDER,
     EditError,
+    check_step_name,
     child,
     children,
     element_of,
@@ -28,6 +28,8 @@ from evaluator.improve.xml_texts import (
     joined,
     quoted,
     set_content,
+    with_step,
+    wrapped,
 )
 from evaluator.lazy_dataclass import dataclass
 from evaluator.xml.source import Source, read_source

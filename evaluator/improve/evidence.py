@@ -32,13 +32,18 @@ from evaluator.batch.run import run_plan
 from evaluator.errors import RecordError, UsageError
 from evaluator.errors.messages import visible
 from evaluator.files.atomic import write_atomic
-from evaluator.improve.checks import CandidateChecker
 from evaluator.improve.decide import Outcome, count_look
 from evaluator.improve.edits import Edit, EditError, apply_edits, edit_to_dict, read_edit
 from evaluator.improve.log import SealedLog
-from evaluator.improve.propose import TEMPLATE, ProposalReader, check_edits, hash_of, question
-from evaluator.improve.search import Candidate, Outcomes, OutOfBudget, Proposal, Request
-from evaluator.improve.split import Row
+from evaluator.improve.propose import (
+    TEMPLATE,
+    CandidateChecker,
+    ProposalReader,
+    check_edits,
+    hash_of,
+    question,
+)
+from evaluator.improve.search import Candidate, Outcomes, OutOfBudget, Proposal, Request, Row
 
 BATCHES = "batches"
 CANDIDATES = "candidates"

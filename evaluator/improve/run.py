@@ -46,13 +46,20 @@ from evaluator.improve.certificate import (
     read_certificate,
     rows_to_dict,
 )
-from evaluator.improve.checks import CandidateChecker
 from evaluator.improve.edits import with_certificate
 from evaluator.improve.evidence import Live, Recorder
 from evaluator.improve.log import open_log
-from evaluator.improve.propose import TEMPLATE, hash_of
-from evaluator.improve.search import Search, Settings
-from evaluator.improve.split import Reach, Row, Split, reach_of, rows_of, split_rows
+from evaluator.improve.propose import TEMPLATE, CandidateChecker, hash_of
+from evaluator.improve.search import (
+    Reach,
+    Row,
+    Search,
+    Settings,
+    Split,
+    reach_of,
+    rows_of,
+    split_rows,
+)
 from evaluator.interpreter.sync import run_sync
 from evaluator.lazy_dataclass import dataclass
 from evaluator.xml.source import encoding_of

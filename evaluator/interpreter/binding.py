@@ -24,9 +24,8 @@ from evaluator.interpreter.frame import ContextItem, Domain, Frame, Run, value_o
 from evaluator.interpreter.sandboxing import sandbox_of
 from evaluator.language.inputs import bind_inputs, resolve_setting
 from evaluator.language.sandbox import as_text, evaluate_expression, render, render_prompt
-from evaluator.language.scopes import Scope
+from evaluator.language.scopes import Scope, read_typed
 from evaluator.language.syntax import has_markup
-from evaluator.language.types import read_typed
 from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.budget import Budget
 from evaluator.nodes import HandlerSpec, Input, Node, Task, Text

@@ -22,8 +22,7 @@ from evaluator.language.sandbox import (
     evaluate_expression_sync,
     render,
 )
-from evaluator.language.scopes import Scope
-from evaluator.language.types import read_typed
+from evaluator.language.scopes import Scope, read_typed
 from evaluator.library.shapes import SchemaFileError, folder_of, is_file, is_model, read_schema
 from evaluator.nodes import Argument, Call, Cond, Expression, Function, Span, Task, Text
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from evaluator import clock
 from evaluator.errors import ConfigurationError, ContextError, RecordError, ToolError, machine_error
-from evaluator.files.encoding import decode
+from evaluator.files.open_below import decode
 from evaluator.handler.config import HandlerConfig
 from evaluator.interpreter.authority import Authority
 from evaluator.interpreter.frame import ContextItem, Run, Services, join

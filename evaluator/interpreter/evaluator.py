@@ -189,10 +189,11 @@ class Evaluator(EvaluatorParts):
         """
         if not isinstance(request, str | Task | Call | Cond | Function):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"request is {type_of(request)}, expected text or a node")
+        default = self._options
         options = RunOptions(
-            model or self.model,
-            handler or self._profile,
-            model_roles={**self.model_roles, **(model_roles or {})},
+            model or default.model,
+            handler or default.handler,
+            model_roles={**(default.model_roles or {}), **(model_roles or {})},
             ask_model=ask_model,
         )
         services = self.services
@@ -237,11 +238,6 @@ class Evaluator(EvaluatorParts):
             lambda: prepare_words(self.services, words, template, context=items), options
         )
         return await prepared.evaluate(inputs)
-
-    @property
-    def _options(self) -> RunOptions:
-        """The default options of a run."""
-        return RunOptions(self.model, self._profile, model_roles=self.model_roles)
 
     async def resume(
         self,
@@ -339,7 +335,9 @@ class Evaluator(EvaluatorParts):
         from evaluator.interpreter.compile import compile_task
 
         options = replace(
-            self._options, model=model or self.model, handler=handler or self._profile
+            self._options,
+            model=model or self._options.model,
+            handler=handler or self._options.handler,
         )
         return await compile_task(
             self.services,

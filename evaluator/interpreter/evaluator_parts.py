@@ -16,7 +16,7 @@ from evaluator.handler.config import HandlerConfig
 from evaluator.handler.model_choice import ModelChooser
 from evaluator.handler.profiles import Profiles, load_profiles, profile_named
 from evaluator.handler.tracing import UNTRACED, LoggedTracer, Tracer
-from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, Services
+from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, RunOptions, Services
 from evaluator.interpreter.interpret import evaluate_node
 from evaluator.interpreter.recovery import resume_within
 from evaluator.interpreter.sandboxing import check_sandbox, needed_sandboxes
@@ -259,6 +259,7 @@ class EvaluatorParts:
             sandbox=sandbox,
             background=background,
         )
+        self._options = _default_options(self.init_args, self.services)
         self._reports_interrupted = True
 
     # The name in Python's messages about wrong arguments.
@@ -270,6 +271,7 @@ class EvaluatorParts:
         evaluator = cls.__new__(cls)
         evaluator.init_args = init_args
         evaluator.services = services
+        evaluator._options = _default_options(init_args, services)
         evaluator._reports_interrupted = False
         return evaluator
 
@@ -346,7 +348,9 @@ class EvaluatorParts:
         services = self.services
         for template, handler in runs:
             for sandbox in needed_sandboxes(
-                services, services.library.get(template).node, handler=handler or self._profile
+                services,
+                services.library.get(template).node,
+                handler=handler or self._options.handler,
             ):
                 await check_sandbox(services, sandbox, asker or services.asker)
         if services.sandbox is None and services.sandbox_trials.is_waived:
@@ -385,12 +389,6 @@ class EvaluatorParts:
     def model_roles(self) -> Mapping[str, str]:
         """The models of roles that templates name."""
         return self.init_args["model_roles"]
-
-    @property
-    def _profile(self) -> str | None:
-        if self.init_args["handler"] is None:
-            return None
-        return self.services.default_profile.name
 
     def previewing(self, backend: Backend, default_model: str | None = None) -> Self:
         """A copy that sends every request to `backend`, runs no script and writes no task file.
@@ -475,3 +473,11 @@ class EvaluatorParts:
             f"Evaluator({len(self.library.templates)} templates, "
             f"handler={self.services.default_profile.name!r})"
         )
+
+
+def _default_options(init_args: Mapping[str, Any], services: Services) -> RunOptions:
+    """The options of a run for which the caller gives none."""
+    handler = None
+    if init_args["handler"] is not None:
+        handler = services.default_profile.name
+    return RunOptions(init_args["model"], handler, model_roles=init_args["model_roles"])

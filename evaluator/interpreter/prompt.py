@@ -22,8 +22,8 @@ from evaluator.language.analysis import analyse
 from evaluator.language.fences import block
 from evaluator.language.inputs import unnamed_inputs
 from evaluator.language.sandbox import as_text, render_prompt
+from evaluator.language.scopes import read_typed
 from evaluator.language.syntax import before_markup, has_markup
-from evaluator.language.types import read_typed
 from evaluator.lazy_dataclass import dataclass
 from evaluator.models.attachments import Attachment
 from evaluator.models.backend import Message, Role

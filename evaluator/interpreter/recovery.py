@@ -22,8 +22,7 @@ from evaluator.interpreter.background import BACKGROUND_SAFE
 from evaluator.interpreter.evaluation import EVALUATION_REQUEST
 from evaluator.interpreter.frame import NO_OPTIONS, RunOptions, Services, Shots
 from evaluator.interpreter.requests import recorded_options, recorded_run, recorded_services
-from evaluator.interpreter.run_record import recorded_outcome, recorded_shots
-from evaluator.interpreter.runs import record_run
+from evaluator.interpreter.runs import record_run, recorded_outcome, recorded_shots
 from evaluator.interpreter.subtasks import SUBTASK
 from evaluator.library import TemplateLibrary
 from evaluator.limits.budget import Budget

@@ -1,26 +1,66 @@
-"""One recorded run: its task file is begun before anything is done, and closed with the outcome."""
+"""A prepared request, and its recorded runs: the task file of each is begun before anything is
+done, and closed with the outcome. A subtask is a step in the record of the run above it.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from evaluator.errors import UsageError
+from evaluator import clock
+from evaluator.errors import (
+    CallParked,
+    CallRejected,
+    ConfigurationError,
+    CorruptRecord,
+    EvaluatorError,
+    ExpressionError,
+    MachineError,
+    RecordError,
+    RecordNotWritten,
+    TaskNotBegun,
+    TemplateError,
+    UsageError,
+)
 from evaluator.errors.messages import type_of
-from evaluator.errors.results import Outcome, TaskError, TaskId, TaskResult, Usage
+from evaluator.errors.results import (
+    Outcome,
+    Status,
+    TaskError,
+    TaskId,
+    TaskResult,
+    Usage,
+    outcome_from_dict,
+)
 from evaluator.interpreter.failures import to_task_error
-from evaluator.interpreter.frame import Frame, Run, RunOptions, Services, Shots
-from evaluator.interpreter.run_record import RunRecord
+from evaluator.interpreter.frame import (
+    DEFAULT_MAX_DEPTH,
+    NO_OPTIONS,
+    RECORDED_OPTIONS,
+    Frame,
+    Run,
+    RunOptions,
+    Services,
+    Shots,
+)
+from evaluator.interpreter.plan import planned_steps
 from evaluator.interpreter.sandboxing import check_sandboxes
 from evaluator.language.scopes import plain
 from evaluator.limits.budget import Budget
 from evaluator.nodes import Atomic, Function
 from evaluator.output.schema import schema_imports
-from evaluator.record.recorded_steps import ResumedSteps
+from evaluator.record.journal import Journal
+from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
 from evaluator.record.step_log import StepLog
+from evaluator.record.steps import FinalStatus, Recording, Summary, cut_off_reason
 
 _MIN_NOTED_WAIT_S = 0.001
+# Errors in the configuration of a run: after the profile, template or input is fixed, the run can
+# be resumed.
+_FIXABLE = (ConfigurationError, TemplateError, ExpressionError, UsageError)
 Binder = Callable[[dict[str, Any]], Run | TaskError]
 """The run of a request with these inputs, or why there is none."""
 
@@ -102,16 +142,62 @@ async def record_run(
     if run.caller is not None:
         above = run.caller.budget
     run.budget = Budget(run.template or "the evaluation", parent=above)
-    record = RunRecord(run)
-    ended = await record.open(steps)
-    if ended is not None:
-        return ended
-    async with record:
-        with run.services.tracer.task(run.template, run.template_version, record.task_id) as span:
-            outcome = _complete(run, await _evaluate(run), record.task_id)
-            outcome = await record.close(outcome)
+    try:
+        if steps is None:
+            opened = await _open_task_file(run)
+            if isinstance(opened, Recording):
+                # The subtask ended before its parent was interrupted.
+                return await _use_recorded(run, opened)
+            steps = opened
+        run.steps = steps
+        task_id = _task_id(steps)
+        if run.options.on_begin is not None and task_id is not None:
+            run.options.on_begin(task_id)
+        started = clock.monotonic()
+        link = None
+        if run.parent is not None:
+            try:
+                link = await _begin_link(run, run.parent.steps, task_id)
+            except BaseException:
+                if steps.journal is not None:
+                    steps.journal.discard()
+                raise
+    except EvaluatorError as error:
+        failed = to_task_error(error)
+        if isinstance(failed.cause, MachineError):
+            # The tasks above do not continue without this one's answer.
+            run.budget.refuse(failed.cause)
+        return failed
+    try:
+        with run.services.tracer.task(run.template, run.template_version, task_id) as span:
+            outcome = _complete(run, await _evaluate(run), steps)
+            outcome = await _close_task_file(run, outcome, started)
             span.set_result(outcome)
+    except BaseException as error:
+        duration_s = clock.monotonic() - started
+        _abort_task_file(run, error, duration_s)
+        if run.parent is not None and link is not None:
+            reason = cut_off_reason(error, is_late=run.budget.is_late())
+            run.parent.steps.abort(link, "", duration_s, reason)
+        raise
+    if run.parent is not None and link is not None:
+        duration_s = clock.monotonic() - started
+        if run.budget.refused is not None:
+            run.parent.steps.abort(link, "", duration_s, str(run.budget.refused))
+        elif steps.halted is None:
+            await _end_link(run.parent.steps, link, outcome, duration_s)
     return outcome
+
+
+def _task_id(steps: StepLog) -> TaskId | None:
+    """The id of the task file that is written or read; None if it was never written."""
+    if steps.journal is not None:
+        if steps.journal.never_began:
+            return None
+        return TaskId(steps.journal.id)
+    if steps.earlier is None or steps.earlier.recording.header is None:
+        return None
+    return TaskId(steps.earlier.recording.header.task_id)
 
 
 async def _evaluate(run: Run) -> Outcome:
@@ -126,7 +212,20 @@ async def _evaluate(run: Run) -> Outcome:
         imports = "allowed"
     try:
         with schema_imports(imports):
-            frame = _frame_of(run)
+            if run.caller is not None:
+                frame = replace(run.caller, path="", budget=run.budget)
+            else:
+                if run.template_sha256 is not None:
+                    domain = services.domain(run.options.handler)
+                else:
+                    domain = run.domain or services.new_domain(run.options.handler)
+                frame = Frame(
+                    run.scope,
+                    domain,
+                    context=run.context,
+                    arguments=run.arguments,
+                    budget=run.budget,
+                )
             if node is not None and id(node) not in frame.domain.tried:
                 await check_sandboxes(run, node, frame.domain)
             if run.options.shots and not isinstance(node, Atomic):
@@ -143,28 +242,11 @@ async def _evaluate(run: Run) -> Outcome:
         return to_task_error(error, run.budget.usage)
 
 
-def _frame_of(run: Run) -> Frame:
-    """The frame of the node of a run."""
-    if run.caller is not None:
-        return replace(run.caller, path="", budget=run.budget)
-    handler = run.options.handler
-    if run.template_sha256 is not None:
-        domain = run.services.domain(handler)
-    else:
-        domain = run.domain or run.services.new_domain(handler)
-    return Frame(
-        run.scope,
-        domain,
-        context=run.context,
-        arguments=run.arguments,
-        budget=run.budget,
-    )
-
-
-def _complete(run: Run, outcome: Outcome, task_id: TaskId | None) -> Outcome:
+def _complete(run: Run, outcome: Outcome, steps: StepLog) -> Outcome:
     """The outcome with its task id, and the usage and the notes of the run as a whole."""
     budget = run.budget
-    earlier = run.steps.earlier
+    earlier = steps.earlier
+    task_id = _task_id(steps)
     if budget.refused is not None:
         stopped = to_task_error(budget.refused)
         content = stopped.content
@@ -198,3 +280,321 @@ def _complete(run: Run, outcome: Outcome, task_id: TaskId | None) -> Outcome:
             task_id=task_id,
         )
     return replace(outcome, notes=notes, usage=budget.usage, task_id=task_id)
+
+
+async def _close_task_file(run: Run, outcome: Outcome, started: float) -> Outcome:
+    """Closes the task file. Returns: the outcome, changed if the run was halted or its end cannot
+    be written.
+    """
+    duration_s = max(0.0, clock.monotonic() - started - run.budget.waited_s())
+    journal = run.steps.journal
+    steps = run.steps
+    is_root = run.parent is None
+    was_not_resumed = False
+    if journal is not None and journal.is_untouched and isinstance(outcome, TaskError):
+        was_not_resumed = isinstance(outcome.cause, _FIXABLE)
+        if was_not_resumed and steps.earlier is not None and not is_root:
+            # The parent's model must not read this as an answer.
+            steps.earlier.progress.halt(
+                RecordError(f"a subtask cannot be resumed: {outcome.message}")
+            )
+    if steps.earlier is not None and steps.halted is not None:
+        if journal is not None:
+            journal.abandon()
+        error = to_task_error(steps.halted, outcome.usage)
+        warnings = [*outcome.notes.get("warnings", ()), *steps.earlier.progress.context_warnings]
+        return replace(
+            error, task_id=outcome.task_id, notes={**outcome.notes, "warnings": warnings}
+        )
+    if journal is None:
+        return outcome
+    if was_not_resumed:
+        journal.abandon()
+        return outcome
+    if isinstance(outcome, TaskError) and isinstance(outcome.cause, CallParked):
+        journal.abandon()
+        return outcome
+    if isinstance(steps.earlier, ResumedSteps):
+        duration_s += steps.earlier.duration_s()
+    status: FinalStatus = "completed"
+    reason = None
+    if isinstance(outcome, TaskError):
+        reason = outcome.message
+        if isinstance(outcome.cause, (CallRejected, MachineError)):
+            status = "aborted"
+        else:
+            status = "failed"
+    usage = outcome.usage.non_zero()
+    result = outcome.to_dict()
+    try:
+        await steps.close(
+            _summary(
+                run,
+                journal,
+                status=status,
+                duration_s=duration_s,
+                reason=reason,
+                usage=usage,
+                result=result,
+            )
+        )
+    except RecordError as error:
+        journal.abandon()
+        if not is_root:
+            # The parent's model must not read an answer that the record of the subtask lacks.
+            run.budget.refuse(RecordNotWritten(str(error)))
+            return replace(
+                to_task_error(error, outcome.usage), task_id=_task_id(steps), notes=outcome.notes
+            )
+        warning = f"the end of this run is not in its task file: {error}"
+        return replace(
+            outcome,
+            task_id=_task_id(steps),
+            notes={**outcome.notes, "warnings": [*outcome.notes.get("warnings", ()), warning]},
+        )
+    return outcome
+
+
+async def _use_recorded(run: Run, recording: Recording) -> Outcome:
+    """The outcome of a subtask that has ended. Also ends the step that names it."""
+    outcome = recorded_outcome(recording)
+    caller = run.caller
+    if caller is not None and caller.budget is not None:
+        caller.budget.charge(outcome.usage)
+        for model in outcome.notes.get("models", ()):
+            caller.budget.add_model(model)
+        caller.budget.count_cached(outcome.notes.get("cached_calls", 0))
+    if recording.header is not None and recording.summary is not None and run.parent is not None:
+        link = await _begin_link(run, run.parent.steps, TaskId(recording.header.task_id))
+        if link is not None:
+            await _end_link(run.parent.steps, link, outcome, recording.summary.duration_s)
+    return outcome
+
+
+async def _begin_link(run: Run, above: StepLog, task_id: TaskId | None) -> int | None:
+    """Begins the step of a subtask in the record of the run above. Returns: its number; None if an
+    earlier run ended it.
+    """
+    if run.caller is None:
+        return None
+    path = f"{run.caller.path}/subtask"
+    request = {"template": run.template, "description": run.request, "inputs": dict(run.inputs)}
+    fingerprint = above.fingerprint(request)
+    args = {
+        "status": Status.CONTINUATION.value,
+        "task_id": task_id,
+        "template": run.template,
+        "description": run.request,
+    }
+    end = above.recorded(path, "subtask", fingerprint, args)
+    # Where the task that the record names is lost, another one takes its place.
+    if end is not None and (task_id is None or end.output["task_id"] == task_id):
+        return None
+    return await above.begin(path, "subtask", run.template or "subtask", args, fingerprint)
+
+
+async def _end_link(above: StepLog, link: int, outcome: Outcome, duration_s: float) -> None:
+    output = {"task_id": outcome.task_id, "status": outcome.status.value}
+    usage = outcome.usage.to_dict()
+    if outcome.ok:
+        await above.succeed(link, output, duration_s, usage=usage)
+    else:
+        await above.fail(link, output, duration_s, "the subtask failed", usage=usage)
+
+
+async def _open_task_file(run: Run) -> StepLog | Recording:
+    """A new task file, or that of the subtask which an earlier run began: as its recording, if it
+    has ended.
+    """
+    services = run.services
+    store = services.store
+    above = None
+    earlier = None
+    parent = None
+    if run.parent is not None:
+        above = run.parent.steps
+    try:
+        if above is not None and above.earlier is not None:
+            if run.caller is not None:
+                opened = await _open_child(services, run.caller.path, earlier=above.earlier)
+                if opened is not None:
+                    return opened
+            earlier = above.earlier.child(Recording(None))
+        if store is None:
+            return StepLog(None)
+        if above is not None and above.journal is not None:
+            parent = above.journal.id
+        journal = store.create(
+            template=run.template,
+            template_sha256=run.template_sha256,
+            template_version=run.template_version,
+            request=run.request,
+            inputs=run.inputs,
+            model=run.options.model,
+            parent=parent,
+            extra=_header_extra(run),
+        )
+        steps = StepLog(journal, earlier, scrub=store.redactor)
+        if above is not None:
+            await steps.begin_file()
+        return steps
+    except (OSError, ValueError) as error:
+        # The path cannot be that of a file: it is too long, or contains a NUL.
+        place = "the task folder"
+        if store is not None:
+            place = ascii(str(store.root))[:200]
+        why = getattr(error, "strerror", None) or error
+        message = f"{place}: no task file can be created: {why}; choose another folder"
+        raise RecordNotWritten(message) from error
+
+
+def _header_extra(run: Run) -> dict[str, Any]:
+    """Further header fields: those of the run and, except for a subtask, which is resumed with its
+    parent, the non-default options that are needed to start the run again.
+    """
+    extra = dict(run.extra)
+    if run.parent is None:
+        services = run.services
+        options = run.options
+        for name in RECORDED_OPTIONS:
+            value = getattr(options, name)
+            if value != {} and value != getattr(NO_OPTIONS, name):
+                extra[name] = value
+        if services.max_depth != DEFAULT_MAX_DEPTH:
+            extra["max_depth"] = services.max_depth
+        if services.reparse:
+            extra["reparse"] = True
+        extra["root"] = str(services.root)
+        if options.labels:
+            extra["labels"] = dict(options.labels)
+        if options.shots:
+            extra["shots"] = recorded_shots(options.shots)
+    if run.match_score is not None:
+        extra["match_score"] = run.match_score
+    return extra
+
+
+def recorded_shots(shots: Shots) -> list[Any]:
+    """Few-shot examples as a header has them."""
+    return [[dict(inputs), answer] for inputs, answer in shots]
+
+
+async def _open_child(
+    services: Services, path: str, earlier: RecordedSteps
+) -> StepLog | Recording | None:
+    """The task file of the subtask that the earlier run began at `path`; None if a new one is
+    needed, also if the subtask never began.
+    """
+    store = services.store
+    task_id = earlier.child_id(f"{path}/subtask")
+    if store is None or task_id is None:
+        if earlier.may_run():
+            return None
+        return StepLog(None, earlier.child(Recording(None)))
+    if not earlier.may_run():
+        return StepLog(
+            None, earlier.child(await asyncio.to_thread(store.read, task_id)), scrub=store.redactor
+        )
+    try:
+        journal, recording = await asyncio.to_thread(
+            lambda: store.reopen(task_id, repair=earlier.repair)
+        )
+    except TaskNotBegun:
+        # A kill or a loss of power left a file without a header, or none.
+        earlier.progress.warnings.append(
+            f"{path}: TASK-{task_id} never began, or its file is gone; the subtask is run again"
+        )
+        return None
+    except RecordError as error:
+        if earlier.repair and isinstance(error, CorruptRecord):
+            earlier.progress.warnings.append(
+                f"{path}: the header of TASK-{task_id} is damaged; the subtask is run again"
+            )
+            return None
+        # A second run would cost money twice, and the parent's model must not read this as an
+        # answer.
+        raise earlier.progress.halt(error) from error
+    if recording.known_header().parent != earlier.task_id:
+        # After a loss of power the id was given a second time.
+        journal.abandon()
+        return None
+    try:
+        recording.check_signed(earlier.trust)
+    except RecordError as error:
+        journal.abandon()
+        raise earlier.progress.halt(error) from error
+    if recording.status == "completed" or recording.status == "failed":
+        journal.settle(recording.status)
+        return recording
+    return StepLog(journal, earlier.child(recording), scrub=store.redactor)
+
+
+def recorded_outcome(recording: Recording) -> Outcome:
+    """The outcome of a run that has ended. Raises: RecordError, if its file does not contain
+    one.
+    """
+    try:
+        return outcome_from_dict({} if recording.summary is None else recording.summary.result)
+    except (LookupError, TypeError, ValueError) as error:
+        if recording.header is None:
+            number = "?"
+        else:
+            number = recording.header.task_id
+        raise RecordError(
+            f"TASK-{number} has ended, but its file holds no result; run it again instead of "
+            "resuming it"
+        ) from error
+
+
+def _abort_task_file(run: Run, error: BaseException, duration_s: float) -> None:
+    """Closes the task file of a run that an exception ends."""
+    journal = run.steps.journal
+    if journal is None:
+        return
+    if run.steps.halted is None:
+        is_stopped = isinstance(error, (asyncio.CancelledError, KeyboardInterrupt))
+        is_late = run.budget.is_late()
+        if is_stopped and not is_late and not str(error):
+            reason = "interrupted"
+        else:
+            reason = cut_off_reason(error, is_late=is_late)
+        # Without a summary the file reads as interrupted, which is true.
+        with contextlib.suppress(RecordError):
+            journal.close(
+                _summary(
+                    run,
+                    journal,
+                    status="aborted",
+                    duration_s=duration_s,
+                    reason=reason,
+                    usage=run.budget.usage.to_dict(),
+                )
+            )
+    journal.abandon()
+
+
+def _summary(
+    run: Run,
+    journal: Journal,
+    status: FinalStatus,
+    duration_s: float,
+    reason: str | None,
+    usage: Mapping[str, Any],
+    result: Any = None,
+) -> Summary:
+    planned = None
+    if status != "completed" and run.node is not None:
+        planned = planned_steps(run.node, run.services.library, inputs=run.inputs)
+        if planned is not None and planned < journal.steps:
+            planned = None
+    return Summary(
+        status,
+        journal.steps,
+        journal.retries,
+        duration_s,
+        usage,
+        result,
+        reason,
+        planned,
+        tuple(journal.models),
+    )

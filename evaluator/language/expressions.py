@@ -16,12 +16,10 @@ from jinja2 import nodes
 from evaluator.language.filters import FILTERS
 from evaluator.language.functions import GLOBAL_FUNCTIONS, Evaluate, Macro, method_of
 from evaluator.language.locating import CAUGHT, LocatedError, guarded, raise_at, undefined_name
-from evaluator.language.meter import Rendering
 from evaluator.language.operators import BINARY, COMPARE, TESTS
-from evaluator.language.scopes import MISSING
+from evaluator.language.scopes import MISSING, describe
 from evaluator.language.syntax import CONSTANTS, free_path, is_undefined_name, offset_of
-from evaluator.language.types import describe
-from evaluator.language.values import absent, attribute, item, items_of, measure, text_of
+from evaluator.language.values import Rendering, absent, attribute, item, items_of, measure, text_of
 
 Arguments = Callable[[Rendering], tuple[tuple[Any, ...], dict[str, Any]]]
 

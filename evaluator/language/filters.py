@@ -17,11 +17,18 @@ from jinja2 import filters as jinja
 
 from evaluator.language import functions
 from evaluator.language.locating import LocatedError, nearest
-from evaluator.language.meter import Rendering
 from evaluator.language.operators import add, less, run_test
-from evaluator.language.scopes import MISSING
-from evaluator.language.types import describe, is_number
-from evaluator.language.values import absent, attribute, item, items_of, pairs_of, text_of, to_json
+from evaluator.language.scopes import MISSING, describe, is_number
+from evaluator.language.values import (
+    Rendering,
+    absent,
+    attribute,
+    item,
+    items_of,
+    pairs_of,
+    text_of,
+    to_json,
+)
 from evaluator.patterns import Pattern
 
 _MAX_WIDTH = 100_000

@@ -12,14 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evaluator.language.locating import LocatedError, nearest
-from evaluator.language.meter import MAX_MACRO_DEPTH, MAX_RANGE, Rendering
 from evaluator.language.operators import equal
-from evaluator.language.scopes import MISSING
-from evaluator.language.types import describe
+from evaluator.language.scopes import MISSING, describe
 from evaluator.language.values import (
     LOOP_FIELDS,
+    MAX_MACRO_DEPTH,
+    MAX_RANGE,
     Loop,
     Namespace,
+    Rendering,
     guard,
     items_of,
     pairs_of,

@@ -14,8 +14,7 @@ from evaluator.language.analysis import references_in
 from evaluator.language.functions import bind_names
 from evaluator.language.locating import LocatedError, nearest
 from evaluator.language.sandbox import render_sync
-from evaluator.language.scopes import Scope, plain
-from evaluator.language.types import describe, matches, read_typed, wrong_item
+from evaluator.language.scopes import Scope, describe, matches, plain, read_typed, wrong_item
 from evaluator.nodes import Atomic, Input, Param, Span, Task, Text
 from evaluator.nodes.declare import field_of
 from evaluator.nodes.walk import children, descendants

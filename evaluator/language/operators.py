@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from evaluator.language.locating import LocatedError, nearest
-from evaluator.language.meter import MAX_BITS, Rendering
-from evaluator.language.types import describe, is_number
-from evaluator.language.values import guard
+from evaluator.language.scopes import describe, is_number
+from evaluator.language.values import MAX_BITS, Rendering, guard
 
 
 def _check_numbers(verb: str, left: Any, right: Any) -> None:

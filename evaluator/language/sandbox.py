@@ -29,8 +29,7 @@ from evaluator.language.expressions import ExpressionCompiler, label
 from evaluator.language.fences import FencedScope, fence_value, tags_around
 from evaluator.language.functions import Evaluate, Execute, Macro
 from evaluator.language.locating import CAUGHT, LocatedError, guarded, raise_at
-from evaluator.language.meter import PendingCall, Rendering
-from evaluator.language.scopes import Scope, plain
+from evaluator.language.scopes import Scope, describe, plain
 from evaluator.language.syntax import (
     CACHE_SIZE,
     has_markup,
@@ -38,8 +37,15 @@ from evaluator.language.syntax import (
     parse_expression,
     parse_text,
 )
-from evaluator.language.types import describe
-from evaluator.language.values import Loop, Namespace, items_of, measure, text_of
+from evaluator.language.values import (
+    Loop,
+    Namespace,
+    PendingCall,
+    Rendering,
+    items_of,
+    measure,
+    text_of,
+)
 from evaluator.nodes import Expression, Span, Text
 
 

@@ -9,7 +9,8 @@ from evaluator.lazy_names import lazy_names
 if TYPE_CHECKING:
     from evaluator.library.bounds import CallBound, bound
     from evaluator.library.checks import check
-    from evaluator.library.loader import Template, TemplateLibrary
+    from evaluator.library.content import Template
+    from evaluator.library.loader import TemplateLibrary
     from evaluator.library.matching import Match, Ranker
 
 __all__ = ["CallBound", "Match", "Ranker", "Template", "TemplateLibrary", "bound", "check"]
@@ -21,7 +22,8 @@ if not TYPE_CHECKING:
         {
             ".bounds": ("CallBound", "bound"),
             ".matching": ("Match", "Ranker"),
-            ".loader": ("Template", "TemplateLibrary"),
+            ".content": ("Template",),
+            ".loader": ("TemplateLibrary",),
             ".checks": ("check",),
         },
     )

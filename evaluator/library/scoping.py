@@ -22,7 +22,7 @@ from evaluator.language.inputs import unnamed_inputs
 from evaluator.language.syntax import GLOBALS, has_markup
 from evaluator.lazy_dataclass import dataclass
 from evaluator.library.calls import check_call, check_call_in_text
-from evaluator.library.shapes import ResultShapes, WrongPath, find_part, follow, mismatch
+from evaluator.library.shapes import ResultShapes, find_part, follow, mismatch
 from evaluator.library.structure import check_structure
 from evaluator.nodes import (
     Argument,
@@ -388,14 +388,13 @@ class ScopeWalk:
         if isinstance(followed, Shape):
             return followed
         if not reference.optional:
-            self._wrong_path(followed, reference, text=text)
+            offset = reference.offset
+            for part in reference.path[: followed.at + 1]:
+                offset = find_part(text, offset, part=part)
+            self._error(
+                "unknown-field", followed.message, span=text.locate(offset), hint=followed.hint
+            )
         return ANY
-
-    def _wrong_path(self, wrong: WrongPath, reference: Reference, text: Text) -> None:
-        offset = reference.offset
-        for part in reference.path[: wrong.at + 1]:
-            offset = find_part(text, offset, part=part)
-        self._error("unknown-field", wrong.message, span=text.locate(offset), hint=wrong.hint)
 
     def _undefined(self, reference: Reference, text: Text, scope: Bindings) -> None:
         name = reference.name

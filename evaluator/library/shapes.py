@@ -24,7 +24,7 @@ from evaluator.errors import ToolError, UsageError
 from evaluator.errors.messages import did_you_mean, json_problem, listed
 from evaluator.files.open_below import FILE
 from evaluator.files.roots import Roots
-from evaluator.language.types import read_typed
+from evaluator.language.scopes import read_typed
 from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Call, Cond, Function, Node, Sequential, Task, Text, TopLevel
 from evaluator.nodes.values import ANY, KINDS, NULL, OBJECT, VALUE_TYPES, Kind, Shape, of_type

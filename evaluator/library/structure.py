@@ -17,8 +17,8 @@ from evaluator.errors import Diagnostic, ExpressionError
 from evaluator.errors.messages import did_you_mean, listed, shortened
 from evaluator.language.analysis import analyse_expression
 from evaluator.language.locating import LocatedError
+from evaluator.language.scopes import is_type_name
 from evaluator.language.syntax import has_markup, parse_expression
-from evaluator.language.types import is_type_name
 from evaluator.library.shapes import (
     SchemaFileError,
     declared_shape,

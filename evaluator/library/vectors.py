@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from evaluator.files.libraries import import_library
+from evaluator.files.project_code import import_library
 from evaluator.library.index import Meaning
 from evaluator.library.indexed import NODE_VECTORS, TEXT_VECTORS, texts
 from evaluator.library.matching import LexicalRanker, Ranker, TemplateLike

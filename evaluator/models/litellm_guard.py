@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 from weakref import WeakMethod
 
 from evaluator.errors import ProviderError
-from evaluator.files.libraries import import_library
+from evaluator.files.project_code import import_library
 from evaluator.models.failures import MAX_ERROR_BODY, MAX_RESPONSE_BYTES, clean
 from evaluator.models.key_transport import is_key_header, may_carry_keys
 from evaluator.models.stream import EventParser

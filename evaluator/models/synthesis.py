@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from evaluator.language.types import is_type_name
+from evaluator.language.scopes import is_type_name
 from evaluator.output.schema import schema_text
 
 _MAX_DEPTH = 12

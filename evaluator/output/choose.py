@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
 
-from evaluator.language.types import describe
+from evaluator.language.scopes import describe
 from evaluator.lazy_dataclass import dataclass
 from evaluator.output.coerce import Coercion
 from evaluator.output.extract import Block

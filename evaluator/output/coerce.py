@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from evaluator.language.types import describe
+from evaluator.language.scopes import describe
 from evaluator.output.reader import BlockReader
 from evaluator.output.result import json_path
 from evaluator.output.scalars import as_type, has_multiplier, is_null, read_as, read_quantity

@@ -19,9 +19,8 @@ from typing import Any, Literal, cast
 
 from evaluator.errors import ConfigurationError
 from evaluator.errors.messages import cut, json_problem
-from evaluator.files.libraries import import_place
-from evaluator.files.project_code import CodeGuard
-from evaluator.language.types import TYPE_NAMES, describe, is_type_name, matches
+from evaluator.files.project_code import CodeGuard, import_place
+from evaluator.language.scopes import TYPE_NAMES, describe, is_type_name, matches
 from evaluator.lazy_dataclass import dataclass
 from evaluator.output.coerce import Guide
 from evaluator.output.result import OutputError, json_path

@@ -52,11 +52,13 @@ _HAS_WRAPPED_LINE = (
     re.compile(rf"\\{_AFTER_ESCAPED}"),
 )
 HINTS = (
-    re.compile(rf"\\(?:{_OF_BACKSLASH}|{_AFTER_ESCAPED})").search,
-    _HAS_ESCAPE[1].search,
-    _HAS_WRAPPED_LINE[0].search,
+    ("\\", re.compile(rf"\\(?:{_OF_BACKSLASH}|{_AFTER_ESCAPED})").search),
+    ("&", _HAS_ESCAPE[1].search),
+    ("\n", _HAS_WRAPPED_LINE[0].search),
 )
-"""One of these finds something in each text that `without_escapes` or `joined_lines` decodes."""
+"""One of these finds something in each text that `without_escapes` or `joined_lines` decodes. Each
+has the character that a match begins with: a text without it needs no search.
+"""
 _WRAPPED = re.compile(rf"{_LETTERS}+(?:{_BREAK}[ \t>]*{_LETTERS}+)+")
 _INDENTED_BREAK = re.compile(rf"{_BREAK}[ \t>]*")
 _LINE_BREAK = re.compile(_BREAK)

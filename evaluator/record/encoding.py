@@ -21,9 +21,9 @@ lines in it are moved into separate blocks, each with its place:
 
 from __future__ import annotations
 
-import hmac
 import re
 from functools import lru_cache
+from hashlib import sha256
 from json import encoder
 from typing import Any, NamedTuple, cast, get_args
 from zlib import crc32
@@ -32,15 +32,15 @@ from evaluator.errors import UsageError
 from evaluator.record.steps import (
     FinalStatus,
     Header,
-    Owner,
     Resumption,
     RunStatus,
     Scrub,
     StepEnd,
     StepStart,
     Summary,
-    json_encoder,
+    json_pieces,
 )
+from evaluator.store.owners import Owner
 
 RULE = b"\n---\n\n"
 """What a record that is a new section begins with."""
@@ -49,10 +49,11 @@ STATUS_HINTS: dict[RunStatus, bytes] = {
     status: b"- **Status**: " + status.ljust(_HINT_WIDTH).encode() + b"\n"
     for status in ("running", *get_args(FinalStatus))
 }
+_RUNNING = b"\n" + STATUS_HINTS["running"]
 
 
-_compact = json_encoder((", ", ": "), ascii_only=False)
-_ascii = json_encoder((", ", ": "), ascii_only=True)
+_compact = json_pieces((", ", ": "), ascii_only=False)
+_ascii = json_pieces((", ", ": "), ascii_only=True)
 _quoted = encoder.encode_basestring
 
 # Control characters affect a terminal, \r is changed by editors, and surrogates have no UTF-8.
@@ -66,6 +67,7 @@ _LIFT_DEPTH = 4
 _LIFT_ITEMS = 256
 _PRETTY_KEYS = 16
 _INLINE_CHARS = 240
+_HASH_BLOCK = 64
 
 
 class Chain(NamedTuple):
@@ -89,39 +91,55 @@ class Encoded(NamedTuple):
 
 
 @lru_cache(maxsize=4)
-def _signer(key: bytes) -> hmac.HMAC:
-    """With the key's schedule, which is half of the work on a short record."""
-    return hmac.new(key, digestmod="sha256")
+def _keyed_hashes(key: bytes) -> tuple[Any, Any]:
+    """The inner and the outer hash of HMAC-SHA-256 (RFC 2104) after their first block, which is
+    made of the key. A record copies them, which takes half the time that `hmac` does.
+    """
+    if len(key) > _HASH_BLOCK:
+        key = sha256(key).digest()
+    block = key.ljust(_HASH_BLOCK, b"\0")
+    return sha256(bytes(byte ^ 0x36 for byte in block)), sha256(
+        bytes(byte ^ 0x5C for byte in block)
+    )
 
 
 def record_signature(key: bytes, previous: bytes, line: bytes, body: bytes) -> bytes:
     """The signature of a record: over the one before, its opening line up to there, and its
     body.
     """
-    signer = _signer(key).copy()
-    signer.update(b"task record\0%b\0%b\n%b" % (previous, line, body))
-    return signer.digest()[:16].hex().encode()
-
-
-def _line(line: bytes, body: bytes, chain: Chain) -> tuple[bytes, Chain]:
-    """An opening line that ends with its signature and checksum, and the chain that continues
-    from it.
-    """
-    signature = b""
-    if chain.key is not None:
-        signature = record_signature(chain.key, chain.signature, line=line, body=body)
-        line = b"%b%b " % (line, signature)
-    checksum = crc32(line, chain.checksum)
-    return b"%b%08x -->\n" % (line, checksum), Chain(checksum, signature, chain.key)
+    inner, outer = _keyed_hashes(key)
+    inner = inner.copy()
+    inner.update(b"task record\0%b\0%b\n%b" % (previous, line, body))
+    outer = outer.copy()
+    outer.update(inner.digest())
+    return outer.hexdigest()[:32].encode()
 
 
 def _record(
-    lead: bytes, heading: str, kind: str, number: int, body: str, chain: Chain, text: str
+    lead: bytes,
+    heading: str,
+    kind: str,
+    number: int,
+    body: str,
+    chain: Chain,
+    text: str,
+    hint: bytes = b"",
 ) -> Encoded:
+    """A record whose opening line ends with its signature and its checksum. `hint` stands between
+    the line and the body, and neither signs nor checks it.
+    """
     data = body.encode()
-    start = f"{heading}<!-- {kind} {number} {len(data)} {crc32(data):08x} ".encode()
-    line, chain = _line(start, data, chain)
-    return Encoded(b"%b%b%b" % (lead, line, data), chain, text)
+    line = f"{heading}<!-- {kind} {number} {len(data)} {crc32(data):08x} ".encode()
+    signature = b""
+    if chain.key is not None:
+        signature = record_signature(chain.key, chain.signature, line=line, body=data)
+        line = b"%b%b " % (line, signature)
+    checksum = crc32(line, chain.checksum)
+    return Encoded(
+        b"%b%b%08x -->\n%b%b" % (lead, line, checksum, hint, data),
+        Chain(checksum, signature, chain.key),
+        text,
+    )
 
 
 def _is_plain(text: str) -> bool:
@@ -134,7 +152,11 @@ def _inline(text: str) -> str:
     """`text` on one line: unchanged where that can be read back, else as a JSON string."""
     if text and text.isprintable() and text[0] not in '" ' and text[-1] != " ":
         return text
-    return _ascii(text)
+    return "".join(_ascii(text, False))
+
+
+_repeated = lru_cache(maxsize=1024)(_inline)
+"""As `_inline`, for a name or path that many records have."""
 
 
 def _text_field(label: str, text: str, scrub: Scrub | None = None) -> str:
@@ -155,22 +177,15 @@ def _text_field(label: str, text: str, scrub: Scrub | None = None) -> str:
 
 
 class FixedValue:
-    """A JSON value that many records have: its field is encoded once."""
+    """A JSON value that many records have: its field is encoded once. `fields` has that by its
+    label.
+    """
 
-    __slots__ = ("_fields", "value")
+    __slots__ = ("fields", "value")
 
     def __init__(self, value: Any) -> None:
         self.value = value
-        self._fields: dict[str, str] = {}
-
-    def field(self, label: str, scrub: Scrub | None) -> str:
-        """As `_value_field`."""
-        if scrub is not None:
-            return _value_field(label, self.value, scrub)
-        field = self._fields.get(label)
-        if field is None:
-            field = self._fields[label] = _value_field(label, self.value)
-        return field
+        self.fields: dict[str, str] = {}
 
 
 def _value_field(label: str, value: Any, scrub: Scrub | None = None) -> str:
@@ -179,7 +194,12 @@ def _value_field(label: str, value: Any, scrub: Scrub | None = None) -> str:
     Raises: UsageError, if it is neither JSON nor text.
     """
     if type(value) is FixedValue:
-        return value.field(label, scrub)
+        if scrub is not None:
+            return _value_field(label, value.value, scrub)
+        field = value.fields.get(label)
+        if field is None:
+            field = value.fields[label] = _value_field(label, value.value)
+        return field
     lifted: list[tuple[str, str]] = []
     try:
         if scrub is not None:
@@ -201,7 +221,9 @@ def _value_field(label: str, value: Any, scrub: Scrub | None = None) -> str:
 def _json_field(label: str, value: Any, scrub: Scrub | None = None) -> str:
     """A bullet with a small JSON value on its own line, without the secrets that `scrub` knows."""
     try:
-        text = _ascii(value if scrub is None else scrub.redact_value(value))
+        if scrub is not None:
+            value = scrub.redact_value(value)
+        text = "".join(_ascii(value, False))
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{label} is not a JSON value: {error}") from error
     return f"- **{label}**: {text}\n"
@@ -228,20 +250,23 @@ def _json(value: Any) -> str:
     """JSON that encodes to UTF-8; a small object gets a line for each key."""
     text = ""
     if type(value) is dict and 1 < len(members := cast("dict[Any, Any]", value)) <= _PRETTY_KEYS:
-        lines = [
-            f"  {_quoted(key)}: {_quoted(item) if type(item) is str else _compact(item)}"
-            for key, item in members.items()
-            if type(key) is str
-        ]
+        lines: list[str] = []
+        for key, item in members.items():
+            if type(key) is not str:
+                break
+            if type(item) is str:
+                lines.append(f"  {_quoted(key)}: {_quoted(item)}")
+            else:
+                lines.append(f"  {_quoted(key)}: {''.join(_compact(item, False))}")
         if len(lines) == len(members):
             text = "{\n" + ",\n".join(lines) + "\n}"
-    text = text or _compact(value)
+    text = text or "".join(_compact(value, False))
     if text.isascii():
         return text
     try:
         text.encode()
     except UnicodeEncodeError:  # a lone surrogate
-        return _ascii(value)
+        return "".join(_ascii(value, False))
     return text
 
 
@@ -286,7 +311,11 @@ def _without_fences(field: str) -> str:
     """A field whose fences do not look as if a long word went on in the next line, as a secret
     does that is broken into lines.
     """
-    return _PLACE.sub("\\1\0", field)
+    return _PLACE.sub(_separate, field)
+
+
+def _separate(place: re.Match[str]) -> str:
+    return f"{place[1]}\0"
 
 
 def encode_header(
@@ -296,28 +325,38 @@ def encode_header(
     it is signed, and so are the records that are chained to it.
     """
     values = _header_values(header, scrub)
-    data = (_header_fields(header) + values).encode()
-    mark = f"<!-- evaluator-task {header.version} {len(data)} {crc32(data):08x} "
-    line, chain = _line(f"# TASK-{header.task_id} {mark}".encode(), data, Chain(key=key))
-    top = line + b"\n"
-    return Encoded(top + STATUS_HINTS["running"] + data, chain, values), len(top)
-
-
-def _header_fields(header: Header) -> str:
-    parts = [f"- **Created**: {_inline(header.created)}\n"]
-    for label, text in (
-        ("Template", header.template),
-        ("Template SHA-256", header.template_sha256),
-        ("Template Version", header.template_version),
-        ("Model", header.model),
-    ):
-        if text is not None:
-            parts.append(_text_field(label, text))
+    fields = f"- **Created**: {_inline(header.created)}\n" + _template_fields(
+        header.template, header.template_sha256, header.template_version, header.model
+    )
     if header.parent is not None:
-        parts.append(f"- **Parent**: TASK-{header.parent}\n")
+        fields += f"- **Parent**: TASK-{header.parent}\n"
     if header.owner is not None:
-        parts.append(_owner_field(header.owner))
-    return "".join(parts)
+        fields += _owner_field(header.owner)
+    record = _record(
+        b"",
+        f"# TASK-{header.task_id} ",
+        kind="evaluator-task",
+        number=header.version,
+        body=fields + values,
+        chain=Chain(key=key),
+        text=values,
+        hint=_RUNNING,
+    )
+    return record, record.data.index(_RUNNING) + 1
+
+
+@lru_cache(maxsize=256)
+def _template_fields(
+    name: str | None, sha256: str | None, version: str | None, model: str | None
+) -> str:
+    """The fields that the headers of many tasks have."""
+    texts = {
+        "Template": name,
+        "Template SHA-256": sha256,
+        "Template Version": version,
+        "Model": model,
+    }
+    return "".join(_text_field(label, text) for label, text in texts.items() if text is not None)
 
 
 def _header_values(header: Header, scrub: Scrub | None) -> str:
@@ -374,13 +413,15 @@ def encode_begin(
         name = start.name
     else:
         name = scrub.redact(start.name)
-    args = _args_field(start, scrub)
+    args = ""
+    if start.args is not None:
+        args = _value_field("Args", start.args, scrub)
     retry = ""
     if start.attempt > 1:
         retry = " (retry)"
     return _record(
         RULE,
-        f"## Step {number}{retry}: {_inline(name)} ",
+        f"## Step {number}{retry}: {_repeated(name)} ",
         kind="begin",
         number=number,
         body=_begin_fields(start) + args,
@@ -397,16 +438,10 @@ def _begin_fields(start: StepStart) -> str:
         body += f"- **Custom id**: {_inline(start.custom_id)}\n"
     if start.backoff_s is not None:
         body += f"- **Backoff**: {_milliseconds(start.backoff_s)}\n"
-    body += f"- **Kind**: {start.kind}\n- **Path**: {_inline(start.path)}\n"
+    body += f"- **Kind**: {start.kind}\n- **Path**: {_repeated(start.path)}\n"
     if start.fingerprint:
         body += f"- **Fingerprint**: {_inline(start.fingerprint)}\n"
     return body
-
-
-def _args_field(start: StepStart, scrub: Scrub | None) -> str:
-    if start.args is None:
-        return ""
-    return _value_field("Args", start.args, scrub=scrub)
 
 
 def encode_end(
@@ -449,10 +484,13 @@ def encode_note(
         name = start.name
     else:
         name = scrub.redact(start.name)
-    values = _args_field(start, scrub) + _end_body(end, scrub)
+    values = ""
+    if start.args is not None:
+        values = _value_field("Args", start.args, scrub)
+    values += _end_body(end, scrub)
     return _record(
         RULE,
-        f"## Step {number}: {_inline(name)} ",
+        f"## Step {number}: {_repeated(name)} ",
         kind="note",
         number=number,
         body=_begin_fields(start) + values,

@@ -41,7 +41,6 @@ from evaluator.record.steps import (
     EndStatus,
     FinalStatus,
     Header,
-    Owner,
     Recording,
     Resumption,
     RunStatus,
@@ -52,6 +51,7 @@ from evaluator.record.steps import (
     Summary,
     Tail,
 )
+from evaluator.store.owners import Owner
 
 _scan_json = cast("Callable[[str, int], tuple[Any, int]]", getattr(json.JSONDecoder(), "scan_once"))  # noqa: B009
 

@@ -78,7 +78,7 @@ _DUMP_CHARS_PER_BYTE = 20
 # One of these matches every text with a trigger. An expression that begins with a fixed character
 # which is rare runs at memory speed; an alternation of all of them would not.
 _BEGINNINGS = tuple(
-    re.compile(source)
+    (source[0], re.compile(source).search)
     for source in (
         "-(?:(?<=sk-)|----BEGIN )",
         "_(?:(?<=gh[pousr]_)|(?<=github_pat_)|(?<=hf_))",
@@ -90,7 +90,10 @@ _BEGINNINGS = tuple(
 )
 
 
-Search = Callable[..., re.Match[str] | None]
+Search = tuple[str, Callable[..., re.Match[str] | None]]
+"""The character that each match begins with, which a text without a match seldom holds, and the
+search.
+"""
 
 
 class Redactor:
@@ -110,7 +113,6 @@ class Redactor:
         "_names",
         "_parts",
         "_patterns",
-        "_searches",
         "_values",
     )
 
@@ -138,7 +140,6 @@ class Redactor:
         dumps = list(filter(None, chain.from_iterable(windows.values())))
         self._parts = _searches_for([*map(_parts_of, ordered), *dumps])
         self._dumps = _searches_for(dumps)
-        self._searches = tuple(beginning.search for beginning in _BEGINNINGS)
         if ordered:
             self._values = re.compile("|".join(map(re.escape, ordered)))
         else:
@@ -173,8 +174,8 @@ class Redactor:
 
     def suspects(self, text: str) -> bool:
         """Whether `text`, or the JSON in it, contains what `redact_value` would change."""
-        for search in self._searches:
-            if search(text) is not None:
+        for first, search in _BEGINNINGS:
+            if first in text and search(text) is not None:
                 if self._is_like_one(text):
                     return True
                 break
@@ -184,14 +185,14 @@ class Redactor:
             return True
         if has_character_dump(text) and any(self._in_dump(text)):
             return True
-        for search in HINTS:
-            if search(text) is not None:
+        for first, search in HINTS:
+            if first in text and search(text) is not None:
                 return any(self._encoded(text))
         return False
 
     def _holds_part(self, text: str) -> bool:
-        for search in self._parts:  # noqa: SIM110  (a generator would cost more than the search)
-            if search(text) is not None:
+        for first, search in self._parts:  # noqa: SIM110  (a generator would cost more)
+            if first in text and search(text) is not None:
                 return True
         return False
 
@@ -226,7 +227,7 @@ class Redactor:
         while True:
             found = [
                 match.start()
-                for search in (*self._dumps, has_character_dump)
+                for search in (*(search for _, search in self._dumps), has_character_dump)
                 if (match := search(text, at)) is not None
             ]
             if not found:
@@ -292,7 +293,8 @@ def _searches_for(candidates: Iterable[Mapping[str, str]]) -> tuple[Search, ...]
         )
         rests = {expressions[chosen] for expressions in pending if chosen in expressions}
         pending = [expressions for expressions in pending if chosen not in expressions]
-        found.append(re.compile(f"{re.escape(chosen)}(?:{'|'.join(sorted(rests))})").search)
+        search = re.compile(f"{re.escape(chosen)}(?:{'|'.join(sorted(rests))})").search
+        found.append((chosen, search))
     return tuple(found)
 
 

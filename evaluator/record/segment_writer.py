@@ -24,7 +24,6 @@ from evaluator import disk
 from evaluator.errors import RecordError
 from evaluator.files.atomic import NEW_FILE, lock, unlock
 from evaluator.record.journal import Journal, OpenFolders, Sync
-from evaluator.record.owner import current_owner, owner_text
 from evaluator.record.segments import (
     ENDED,
     PackedStatus,
@@ -34,6 +33,7 @@ from evaluator.record.segments import (
     labels_of,
 )
 from evaluator.record.steps import FinalStatus, Header, Scrub, Summary
+from evaluator.store.owners import current_owner, owner_text
 
 # Bounds the index in memory, and what is read again after a kill.
 MAX_TASKS = 10_000

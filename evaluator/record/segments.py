@@ -38,8 +38,8 @@ from evaluator.files.open_below import open_regular
 from evaluator.lazy_dataclass import dataclass
 from evaluator.record import grammar
 from evaluator.record.encoding import STATUS_HINTS
-from evaluator.record.owner import is_gone, parse_owner
-from evaluator.record.steps import FinalStatus, Header, Owner
+from evaluator.record.steps import FinalStatus, Header
+from evaluator.store.owners import Owner, is_gone, parse_owner
 
 FOLDER = "segments"
 PackedStatus = Literal["running", "released", "completed", "failed", "aborted"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, fields
 from json import encoder
 from typing import Any, Literal, Protocol, cast
@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, cast
 from evaluator.errors import RecordError, UsageError
 from evaluator.fields import JsonForm, to_dict
 from evaluator.lazy_dataclass import dataclass
+from evaluator.store.owners import Owner
 
 FORMAT_VERSION = 2
 """Files of version 1 have no signatures."""
@@ -165,18 +166,6 @@ class Step(JsonForm):
 
 
 @dataclass(frozen=True, slots=True)
-class Owner(JsonForm):
-    """The process that writes a task file. `started` is its start in the kernel's clock ticks since
-    boot.
-    """
-
-    pid: int
-    started: int
-    boot_id: str
-    host: str
-
-
-@dataclass(frozen=True, slots=True)
 class Resumption(JsonForm):
     """The takeover of an interrupted run by a process.
 
@@ -319,8 +308,33 @@ def json_encoder(
 
     It raises TypeError, ValueError, and RecursionError, also for a value that contains itself.
     """
+    pieces_of = json_pieces(
+        separators,
+        ascii_only=ascii_only,
+        sort_keys=sort_keys,
+        allow_nan=allow_nan,
+        default=default,
+    )
+
+    def encode(value: Any) -> str:
+        return "".join(pieces_of(value, False))
+
+    return encode
+
+
+def json_pieces(
+    separators: tuple[str, str],
+    *,
+    ascii_only: bool,
+    sort_keys: bool = False,
+    allow_nan: bool = True,
+    default: Callable[[Any], Any] = plain_json,
+) -> Callable[[Any, bool], Iterable[str]]:
+    """As `json_encoder`; the function takes a value and False, runs in C, and gives the text in
+    pieces.
+    """
     make = cast(
-        "Callable[..., Callable[[Any, int], tuple[str, ...]]] | None",
+        "Callable[..., Callable[[Any, bool], Iterable[str]]] | None",
         getattr(encoder, "c_make_encoder", None),
     )
     if make is None:
@@ -330,21 +344,16 @@ def json_encoder(
             sort_keys=sort_keys,
             allow_nan=allow_nan,
             default=default,
-        ).encode
+        ).iterencode
     if ascii_only:
         quoted = encoder.encode_basestring_ascii
     else:
         quoted = encoder.encode_basestring
     between, after_key = separators
-    fast = make(None, default, quoted, None, after_key, between, sort_keys, False, allow_nan)
-
-    def encode(value: Any) -> str:
-        return "".join(fast(value, 0))
-
-    return encode
+    return make(None, default, quoted, None, after_key, between, sort_keys, False, allow_nan)
 
 
-_canonical = json_encoder((",", ":"), ascii_only=True, sort_keys=True)
+_canonical = json_pieces((",", ":"), ascii_only=True, sort_keys=True)
 
 
 class Scrub(Protocol):
@@ -374,7 +383,7 @@ class FixedPart:
 
     def json(self) -> str:
         if self._json is None:
-            self._json = _canonical(self.value)
+            self._json = "".join(_canonical(self.value, False))
         return self._json
 
 
@@ -389,13 +398,13 @@ def fingerprint(value: Any, scrub: Scrub | None = None, fixed: FixedPart | None 
     Raises: UsageError, if the value is not JSON.
     """
     try:
-        text = _canonical(value)
+        text = "".join(_canonical(value, False))
         if fixed is not None:
             text = f"{text[:-1]},{fixed.json()[1:]}"
         if scrub is not None and scrub.suspects(text):
             if fixed is not None:
                 value = {**value, **fixed.value}
-            text = _canonical(scrub.redact_value(value))
+            text = "".join(_canonical(scrub.redact_value(value), False))
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"a fingerprint is made of JSON values only: {error}") from error
     return hashlib.blake2b(text.encode(), digest_size=16, person=_PERSON).hexdigest()

@@ -30,20 +30,19 @@ from evaluator.files.trust import signing_key
 from evaluator.record import grammar
 from evaluator.record.blobs import FOLDER as ATTACHMENTS
 from evaluator.record.journal import SYNC_POLICIES, Journal, OpenFolders, Sync, now
-from evaluator.record.owner import current_owner, is_gone
 from evaluator.record.segment_writer import Segment, SegmentJournal
 from evaluator.record.segments import ENDED
 from evaluator.record.segments import FOLDER as SEGMENTS
 from evaluator.record.segments import task_file as packed_file
 from evaluator.record.steps import (
     Header,
-    Owner,
     Recording,
     Resumption,
     Scrub,
     StepEnd,
 )
 from evaluator.record.task_folder import FLAT, MAX_FILE_BYTES, TaskFolder, ids_in, packed_status
+from evaluator.store.owners import Owner, current_owner, is_gone
 
 _COUNTER = ".last-id"
 # Larger files have steps.

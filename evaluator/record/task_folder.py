@@ -24,16 +24,15 @@ from evaluator.files.open_below import (
 )
 from evaluator.lazy_dataclass import dataclass
 from evaluator.record import grammar
-from evaluator.record.owner import is_gone
 from evaluator.record.segments import ENDED, PackedTask, SegmentIndex, Segments, is_live, labels_of
 from evaluator.record.segments import task_file as packed_file
 from evaluator.record.steps import (
     Header,
-    Owner,
     Recording,
     RunStatus,
     Summary,
 )
+from evaluator.store.owners import Owner, is_gone
 
 _FILE = re.compile(r"TASK-([0-9]{1,18})\.md")
 _UNNUMBERED = re.compile(r"TASK-[A-Za-z0-9._-]+\.md")
@@ -112,10 +111,11 @@ class TaskFolder:
         if type(task_id) is not int or task_id < 0:
             raise UsageError(f"a task id is a whole number, not {task_id!r}")
         # Twice: a task that is closed meanwhile moves from the first folder to the second.
+        name = f"TASK-{task_id}.md"
         for folder in ("active", "done", "active", "done", FLAT):
-            path = self.root / folder / f"TASK-{task_id}.md"
-            if path.is_file():
-                return path
+            path = os.path.join(self.root, folder, name)
+            if os.path.isfile(path):
+                return Path(path)
         raise TaskNotBegun(f"{self.root}: there is no task {task_id}")
 
     def check(self, task_id: int) -> None:

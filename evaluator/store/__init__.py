@@ -1,3 +1,3 @@
 """The SQLite layer: databases that several processes share, rows that show damage and whose they
-are, and leases.
+are, leases and their owners.
 """

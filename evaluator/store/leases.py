@@ -1,20 +1,21 @@
 """Leases: a process that works on something says so again and again, and others see that it does.
 
-A lease is a row with its owner and a counter, which the owner raises several times in the lease's
-length. No lease ends by a clock that other processes read. It ends with its owner's process; where
-that cannot be seen (another machine or container), or does not decide, it ends once an observer has
-seen the counter unchanged for the lease's length on the observer's own monotonic clock. Of the time
-between two looks at most one interval of renewal counts, so that a machine that was paused or
-suspended gives the owner the time to renew the lease.
+A lease is a row with its owner (`owner_text`) and a counter, which the owner raises several times
+in the lease's length. No lease ends by a clock that other processes read. It ends with its owner's
+process; where that cannot be seen (another machine or container), or does not decide, it ends once
+an observer has seen the counter unchanged for the lease's length on the observer's own monotonic
+clock. Of the time between two looks at most one interval of renewal counts, so that a machine that
+was paused or suspended gives the owner the time to renew the lease.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from evaluator import clock
 from evaluator.lazy_dataclass import dataclass
+from evaluator.store.owners import is_gone, is_visible, parse_owner
 
 BEATS = 4
 """How often a lease is renewed in its length."""
@@ -53,12 +54,12 @@ class _Seen:
 
 
 class LeaseObserver:
-    """What this process has seen of leases. `is_gone` gets an owner's text: whether its process has
-    ended; None: unknown, so that the counter decides.
+    """What this process has seen of leases. `trusts_living`: a process that is seen to live may be
+    slow and keeps its leases. Otherwise its event loop may hang, and the counter decides.
     """
 
-    def __init__(self, is_gone: Callable[[str], bool | None]) -> None:
-        self._is_gone = is_gone
+    def __init__(self, *, trusts_living: bool) -> None:
+        self._trusts_living = trusts_living
         self._seen: dict[str, _Seen] = {}
 
     def ended(self, db: sqlite3.Connection, tokens: Iterable[str | None]) -> dict[str | None, str]:
@@ -77,10 +78,12 @@ class LeaseObserver:
                 ended[token] = GONE
                 continue
             owner, beats, length_s = lease
-            is_gone = not isinstance(length_s, float) or self._is_gone(str(owner))
-            if is_gone:
+            process = parse_owner(str(owner))
+            if process is None or is_gone(process) or not isinstance(length_s, float):
                 ended[token] = GONE
-            elif is_gone is None and self._is_silent(before.get(token), token, beats, length_s):
+            elif self._trusts_living and is_visible(process):
+                continue
+            elif self._is_silent(before.get(token), token, beats, length_s):
                 ended[token] = SILENT
         return ended
 

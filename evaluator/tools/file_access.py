@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from evaluator.errors import ToolError
-from evaluator.files.encoding import decode
-from evaluator.files.open_below import FILE, FOLDER
+from evaluator.files.open_below import FILE, FOLDER, decode
 from evaluator.files.roots import (
     Roots,
     check_path,

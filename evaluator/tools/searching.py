@@ -18,7 +18,7 @@ from typing import Any
 from evaluator import clock
 from evaluator.errors import ToolError
 from evaluator.errors.messages import visible
-from evaluator.files.encoding import decode
+from evaluator.files.open_below import decode
 from evaluator.lazy_dataclass import dataclass
 from evaluator.output.patterns import BadPattern, compile_as_re
 from evaluator.processes.concurrency import in_thread

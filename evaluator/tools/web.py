@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urljoin, urlsplit
 
 from evaluator.errors import ToolError
-from evaluator.files.encoding import decode
+from evaluator.files.open_below import decode
 from evaluator.tools.decorator import tool
 from evaluator.tools.tool import ToolContext
 

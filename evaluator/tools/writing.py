@@ -23,8 +23,15 @@ from dataclasses import replace
 from evaluator import disk
 from evaluator.errors import ToolError
 from evaluator.files.atomic import atomic_file
-from evaluator.files.encoding import UTF_8, FileEncoding, decode
-from evaluator.files.open_below import FILE, FOLDER, make_beneath, open_beneath
+from evaluator.files.open_below import (
+    FILE,
+    FOLDER,
+    UTF_8,
+    FileEncoding,
+    decode,
+    make_beneath,
+    open_beneath,
+)
 from evaluator.files.roots import Action, Roots, refuse_unless_plain, tool_error
 from evaluator.lazy_dataclass import dataclass
 from evaluator.tools.file_access import MAX_FILE_BYTES, FileAccess, diff, read_all, replace_text

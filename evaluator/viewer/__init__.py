@@ -1,7 +1,12 @@
 """The static report of batches: one HTML page with numbers, plots, samples and transcripts."""
 
-from evaluator.viewer.comparison import compare_batches
-from evaluator.viewer.report import MAX_SAMPLES, ReportBatch, ReportWritten, write_report
+from evaluator.viewer.report import (
+    MAX_SAMPLES,
+    ReportBatch,
+    ReportWritten,
+    compare_batches,
+    write_report,
+)
 
 __all__ = ["MAX_SAMPLES", "ReportBatch", "ReportWritten", "compare_batches", "write_report"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.authoring.watching import Watch
+from evaluator.authoring.template_tests import Watch
 from evaluator.handler.profiles import load_profiles
 from tests.authoring.test_versions import put
 

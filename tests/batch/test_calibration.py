@@ -11,7 +11,7 @@ import pytest
 
 from evaluator.batch import open_batch
 from evaluator.batch.calibration import labelled_scorer
-from evaluator.batch.compare.corrected import compare_corrected, corrected_tables
+from evaluator.batch.compare.comparison import compare_corrected, corrected_tables
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.labels import CurrentLabels, LabelVerdict, append_labels, read_labels
 from evaluator.batch.summary.tables import as_text

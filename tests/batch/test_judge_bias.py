@@ -8,8 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.batch.calibration import JudgedResults
-from evaluator.batch.judge_bias import family_bias, family_of, length_bias, position_bias
+from evaluator.batch.calibration import (
+    JudgedResults,
+    family_bias,
+    family_of,
+    length_bias,
+    position_bias,
+)
 from evaluator.batch.records import SampleResult, Score
 from tests.batch.labelled import label_of, result_of
 

@@ -17,7 +17,7 @@ from evaluator.batch.definition import BatchDefinition, definition_from
 from evaluator.batch.engines import ENGINES
 from evaluator.cli.batch import batch as command
 from evaluator.cli.batch import session_options
-from evaluator.cli.flags import read_flags
+from evaluator.cli.evaluator_options import read_flags
 from evaluator.errors import UsageError
 from evaluator.fields import Flag, fields_of, stored_fields
 from evaluator.fields.listing import entries_of

@@ -36,11 +36,11 @@ def test_the_rest_is_expected_from_the_twentieth_result_on(
     tally = Tally(total=100)
     for number in range(19):
         now[0] += 1
-        tally.add(result(number, 0.01 + 0.002 * (number % 2), 1.0 + number % 2))
+        tally.add(result(number, 0.01 + 0.002 * (number % 2), 1.0 + number % 2).to_dict())
     early = tally.snapshot(1)
     assert early.cost_left_usd is None and early.time_left_s is None
     assert "left" not in line_of(early)
-    tally.add(result(19, 0.012, 2.0))
+    tally.add(result(19, 0.012, 2.0).to_dict())
     now[0] += 1
     snapshot = tally.snapshot(1)
     cost = snapshot.cost_left_usd
@@ -57,7 +57,7 @@ def test_the_rest_is_expected_from_the_twentieth_result_on(
 def test_an_unknown_cost_is_not_expected_to_be_zero() -> None:
     tally = Tally(total=100)
     for number in range(30):
-        tally.add(result(number, None if number == 7 else 0.01))
+        tally.add(result(number, None if number == 7 else 0.01).to_dict())
     assert tally.snapshot(1).cost_left_usd is None
     assert "$?" in line_of(tally.snapshot(1))
 

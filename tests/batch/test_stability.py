@@ -11,7 +11,7 @@ import pytest
 from evaluator.batch.compare import compare
 from evaluator.batch.records import SampleResult, Score
 from evaluator.batch.summary import BatchSummary, summarise
-from evaluator.batch.summary.stability import JudgeStability, PanelColumns
+from evaluator.batch.summary.parts import JudgeStability, PanelColumns
 from evaluator.batch.thresholds import check_thresholds, parse_threshold
 from tests.batch.labelled import result_of
 
@@ -113,7 +113,7 @@ def test_the_noise_floor_contains_the_differences_of_two_judgings() -> None:
             scores = [result.scores["judge"] for result in _noisy(0.2, seed=side)]
             panel = PanelColumns()
             for row, score in enumerate(scores):
-                panel.put(row, score)
+                panel.put(row, score.metadata)
             found.append(panel.stability(range(200)) or pytest.fail("no stability"))
             shares.append(sum(bool(score.passed) for score in scores) / 200)
             means.append(sum(score.value or 0 for score in scores) / 200)

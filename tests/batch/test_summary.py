@@ -30,7 +30,9 @@ from evaluator.batch.summary import (
     GroupSummary,
     ScorerSummary,
     summarise,
+    summarise_columns,
 )
+from evaluator.batch.summary.columns import Columns
 from evaluator.batch.summary.tables import Table, as_text
 from evaluator.batch.thresholds import (
     ThresholdStatus,
@@ -643,7 +645,13 @@ def test_left_out_results_count_only_in_the_replaced_spending() -> None:
         a_result("old", "error", template="other", usage=Usage(cost_usd=None), started="b"),
     ]
     new = a_result("new", usage=Usage(cost_usd=0.25))
-    summary = summarise([*old, new], total=1, left_out=lambda result: result.sample_id == "old")
+    columns = Columns(None, None)
+    for result in old:
+        columns.leave_out(result.to_dict())
+    columns.add(new.to_dict())
+    summary = summarise_columns(
+        columns, total=1, cluster=None, group_by=None, reducers=None, unfinished=""
+    )
     assert (
         summary.complete
         and summary.samples == 1

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from evaluator.background import BackgroundStore, BackgroundTask
 from evaluator.cli.main import cli as cli_group
 from evaluator.errors import RecordError, UsageError
-from evaluator.record.owner import current_owner
+from evaluator.store.owners import current_owner
 
 
 def state(folder, task_id):
@@ -140,8 +140,8 @@ def test_a_session_answers_from_another_terminal_until_it_is_ended(cli, begin, t
 
 def test_a_watch_is_killed_from_another_terminal(cli, begin, tmp_path):
     pytest.importorskip("mcp", reason="the extra mcp is not installed")
-    from tests.background.test_background_scripts import is_running
-    from tests.background.test_background_watches import server_in
+    from tests.jobs.test_background_scripts import is_running
+    from tests.jobs.test_background_watches import server_in
 
     server = server_in(tmp_path)
     (tmp_path / "handlers").mkdir()
@@ -209,6 +209,6 @@ def test_a_damaged_database_is_named_with_what_to_do(tmp_path, monkeypatch):
     path.write_bytes(data[:4096] + bytes(len(data) - 4096))
     with pytest.raises(
         RecordError,
-        match=r"background: the background tasks cannot be read or written: .*; restore it",
+        match=r"background\.sqlite: the background tasks cannot be opened: .*; restore it",
     ):
         CliRunner().invoke(cli_group, ["ps"], catch_exceptions=False, standalone_mode=False)

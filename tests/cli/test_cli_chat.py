@@ -89,3 +89,17 @@ def test_ctrl_c_at_the_prompt_ends_the_session(tmp_path: Path) -> None:
 def test_wrong_usage_is_reported(cli: Run, argv: tuple[str, ...], code: int, message: str) -> None:
     ran = cli("chat", "--handler", "offline", *argv)
     assert ran.code == code and message in ran.err
+
+
+def test_background_tasks_that_cannot_be_read_are_reported(cli: Run, tmp_path: Path) -> None:
+    """A session with an index consolidates it in the background."""
+    (tmp_path / "docs").mkdir()
+    index = tmp_path / "memory.sqlite"
+    assert cli("memory", "index", "docs", "--db", index).code == 0
+    argv = ("--memory", str(index))
+    chat(tmp_path, "hello\n", *argv)
+    index.with_name(f"{index.name}.consolidated").unlink()  # it is due again
+    database = tmp_path / "tasks" / "background" / "background.sqlite"
+    database.write_bytes(b"this is not a database")
+    refused = chat(tmp_path, "hello\n", *argv, code=3)
+    assert "the background tasks cannot be opened: file is not a database" in refused.stderr

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from evaluator.cli.main import cli as cli_group
 from evaluator.errors import EvaluatorError
-from evaluator.queue.document import read_document
+from evaluator.jobs.document import read_document
 from evaluator.testing import HttpReply, LoopbackServer
 from tests.cli.test_cli_signals import PROFILE, wait_until
 
@@ -160,7 +160,7 @@ def test_a_worker_that_ends_returns_its_entry(number, run, start, tmp_path):
     assert (entry.status, entry.retries) == ("done", 1 if killed else 0)
 
 
-QUEUE_EXAMPLE = (Path(__file__).parents[1] / "queue" / "example.json").read_bytes()
+QUEUE_EXAMPLE = (Path(__file__).parents[1] / "jobs" / "example.json").read_bytes()
 
 
 def test_a_file_without_a_store_is_refused_with_its_places_by_every_command(tmp_path, cli):

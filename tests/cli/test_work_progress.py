@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from evaluator import Evaluator, run_batch_sync
-from evaluator.cli import work_progress
+from evaluator.cli import common
+from evaluator.cli.common import WorkProgress
 from evaluator.cli.main import main
-from evaluator.cli.work_progress import WorkProgress
 
 ROWS = [{"question": f"What is {n} + {n}?", "target": str(2 * n)} for n in range(3)]
 
@@ -46,7 +46,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
         assert found.drawn.wait(200)
 
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(work_progress, "DELAY_S", 0.0)
+    monkeypatch.setattr(common, "DELAY_S", 0.0)
     monkeypatch.setattr(WorkProgress, "update", update_and_wait)
     return found
 
@@ -91,7 +91,7 @@ def test_nothing_is_shown(
 ) -> None:
     error = stream()
     monkeypatch.setattr(sys, "stderr", error)
-    monkeypatch.setattr(work_progress, "DELAY_S", delay_s)
+    monkeypatch.setattr(common, "DELAY_S", delay_s)
     with WorkProgress("reading", "rows", is_shown=is_shown) as shown:
         assert list(shown.each("abc")) == ["a", "b", "c"]
     assert error is None or error.getvalue() == ""

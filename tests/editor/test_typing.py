@@ -11,11 +11,9 @@ from lsprotocol import types
 
 from evaluator.editor.actions import actions
 from evaluator.editor.completion import completions
-from evaluator.editor.documents import Document
-from evaluator.editor.hover import hover
-from evaluator.editor.outline import folding, lenses, symbols
-from evaluator.editor.project import Project
-from evaluator.editor.runs import rendered, simulated
+from evaluator.editor.hover import folding, hover, lenses, symbols
+from evaluator.editor.project import Document, Project
+from evaluator.editor.server import rendered, simulated
 from evaluator.errors import Diagnostic, TemplateError, UsageError
 from evaluator.handler.profiles import load_profiles
 from evaluator.interpreter.linting import lint

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.errors import MissingExtra
-from evaluator.files.libraries import import_extra, import_library
+from evaluator.files.project_code import import_extra, import_library
 
 LIBRARIES = ("litellm", "datasets", "huggingface_hub", "ray", "mcp", "tokenizers", "pyarrow")
 PACKAGE = Path(__file__).parents[2] / "evaluator"
@@ -47,7 +47,7 @@ def test_the_real_libraries_leave_the_environment_as_it_was(tmp_path: Path) -> N
     (tmp_path / ".env").write_text("HTTPS_PROXY=http://127.0.0.1:9\nHF_ENDPOINT=http://x\n")
     program = (
         "import os, sys\n"
-        "from evaluator.files.libraries import import_library\n"
+        "from evaluator.files.project_code import import_library\n"
         "before = dict(os.environ)\n"
         f"for name in {names}: import_library(name)\n"
         "print({n for n in before.keys() | os.environ if before.get(n) != os.environ.get(n)})\n"

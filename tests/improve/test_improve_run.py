@@ -15,10 +15,9 @@ import pytest
 
 from evaluator.errors import EvaluatorError, ProviderError, RecordError, TaskBusy, UsageError
 from evaluator.files.atomic import locked_file
-from evaluator.improve.certificate import Certificate, read_certificate, verify
+from evaluator.improve.certificate import Certificate, as_lines, as_page, read_certificate, verify
 from evaluator.improve.run import improve_sync, write_template
 from evaluator.improve.search import OutOfBudget
-from evaluator.improve.show import as_lines, as_page
 from tests.improve.capitals import (
     BETTER,
     EXAMPLE,

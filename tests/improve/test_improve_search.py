@@ -20,12 +20,16 @@ from evaluator.improve.search import (
     OutOfBudget,
     Proposal,
     Request,
+    Row,
     Search,
     Settings,
     choose_finalist,
     choose_parent,
+    part_of,
+    reach_of,
+    rows_of,
+    split_rows,
 )
-from evaluator.improve.split import Row, part_of, reach_of, rows_of, split_rows
 
 
 def samples(count: int) -> list[Sample]:

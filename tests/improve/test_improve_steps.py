@@ -11,9 +11,8 @@ import pytest
 
 from evaluator import Evaluator, SimulatedBackend
 from evaluator.improve import improve, verify, write_template
-from evaluator.improve.checks import CandidateChecker
 from evaluator.improve.edits import EditError, read_edit
-from evaluator.improve.propose import check_edits
+from evaluator.improve.propose import CandidateChecker, check_edits
 
 LIBRARY = """\
 <library>

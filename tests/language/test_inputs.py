@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from evaluator.errors import ExpressionError, TemplateError, UsageError
 from evaluator.language.inputs import bind_arguments, bind_inputs, resolve_setting
-from evaluator.language.scopes import Scope
-from evaluator.language.types import is_type_name, matches, read_typed
+from evaluator.language.scopes import Scope, is_type_name, matches, read_typed
 from evaluator.nodes import Atomic, Expression, HandlerSpec, Input, Mark, Param, Span, Text
 
 HERE = Span("call.xml", 9, 9)

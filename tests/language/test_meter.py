@@ -6,9 +6,9 @@ import pytest
 
 from evaluator.errors import SandboxError
 from evaluator.language.locating import LocatedError
-from evaluator.language.meter import BOUNDS, MAX_ITEMS, PendingCall, Rendering
 from evaluator.language.sandbox import render_sync
 from evaluator.language.scopes import Scope
+from evaluator.language.values import BOUNDS, MAX_ITEMS, PendingCall, Rendering
 from evaluator.nodes import Span, Text
 
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.errors import ExpressionError, SandboxError
-from evaluator.language import meter
-from evaluator.language.meter import Bounds
+from evaluator.language import values
 from evaluator.language.sandbox import evaluate_expression_sync, render, render_sync
 from evaluator.language.scopes import Scope
+from evaluator.language.values import Bounds
 from evaluator.nodes import Expression, Mark, Span, Text
 
 
@@ -208,7 +208,7 @@ def test_an_expression_has_the_same_bounds(source: str) -> None:
 
 
 def test_time_is_bounded_where_steps_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter, "BOUNDS", Bounds(seconds=0.05, steps=10**12))
+    monkeypatch.setattr(values, "BOUNDS", Bounds(seconds=0.05, steps=10**12))
     source = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     with pytest.raises(SandboxError, match=r"0\.05 s"):
         render_sync(text(source), SCOPE)
@@ -217,7 +217,7 @@ def test_time_is_bounded_where_steps_are_not(monkeypatch: pytest.MonkeyPatch) ->
 def test_output_up_to_the_bound_is_rendered_and_one_more_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(meter, "BOUNDS", Bounds(output_chars=10))
+    monkeypatch.setattr(values, "BOUNDS", Bounds(output_chars=10))
     assert render_sync(text("{{ s }}{{ s }}ab"), SCOPE) == "texttextab"
     with pytest.raises(SandboxError) as caught:
         render_sync(text("{{ s }}{{ s }}abc{{ s }}"), SCOPE)
@@ -247,13 +247,13 @@ def test_a_filter_that_makes_a_list_pays_for_its_items(
     items: list[Any] = [{"k": n} if "'k'" in filters else n for n in range(200)]
     source = text("{{ items | " + filters + " | length }}")
     assert int(render_sync(source, Scope({"items": items}))) > 2
-    monkeypatch.setattr(meter, "BOUNDS", Bounds(output_chars=1000))
+    monkeypatch.setattr(values, "BOUNDS", Bounds(output_chars=1000))
     with pytest.raises(SandboxError, match=r"makes values of more than 1,000 characters"):
         render_sync(source, Scope({"items": items}))
 
 
 def test_calls_of_templates_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter, "BOUNDS", Bounds(calls=5))
+    monkeypatch.setattr(values, "BOUNDS", Bounds(calls=5))
 
     async def caller(name: str, args: Any, kwargs: Any, span: Span, index: int) -> Any:
         return "x"
@@ -363,6 +363,6 @@ def test_a_filter_that_builds_a_list_pays_for_its_items(
 ) -> None:
     scope = Scope({"xs": ["ab"] * 1_000, "d": {f"k{n}": n for n in range(1_000)}, "s": "ab" * 500})
     evaluate_expression_sync(Expression(text(expression)), scope)
-    monkeypatch.setattr(meter, "BOUNDS", Bounds(output_chars=100))
+    monkeypatch.setattr(values, "BOUNDS", Bounds(output_chars=100))
     with pytest.raises(SandboxError):
         evaluate_expression_sync(Expression(text(expression)), scope)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.errors import TemplateError, UsageError
-from evaluator.library import TemplateLibrary, check, loader
+from evaluator.library import TemplateLibrary, check, content, loader
 from evaluator.library.files import MAX_FILE_BYTES
 from evaluator.library.reading import read_entry
 from evaluator.nodes import Atomic, Function, Sequential
@@ -657,7 +657,8 @@ def files_read(tmp_path, monkeypatch):
         read.append(file.relative)
         return read_entry(root, file, *edited)
 
-    monkeypatch.setattr(loader, "read_entry", counted)
+    for module in (content, loader):
+        monkeypatch.setattr(module, "read_entry", counted)
     monkeypatch.setattr(loader, "shipped_folder", lambda _: tmp_path / "shipped")
     return read
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.memory.describe import Description, describe
-from evaluator.memory.describe.base import MAX_ITEMS
+from evaluator.memory.describe.code import MAX_ITEMS
 
 PYTHON = '''"""Ferries across the strait.
 

@@ -9,7 +9,7 @@ import pytest
 
 from evaluator.files.locations import schemas_dir, shipped
 from evaluator.interpreter.operators import RUNNERS
-from evaluator.language.types import matches
+from evaluator.language.scopes import matches
 from evaluator.nodes import Call, Cond, ContextSettings, Function, HandlerSpec
 from evaluator.nodes.declare import FIELDS, OPERATORS
 from evaluator.nodes.values import TYPE_NAMES, VALUE_TYPES

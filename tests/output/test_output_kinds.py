@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from evaluator.errors import UsageError
-from evaluator.language.types import describe, matches, read_typed
+from evaluator.language.scopes import describe, matches, read_typed
 from evaluator.output import parse_output
 
 

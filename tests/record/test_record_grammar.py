@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,13 +24,13 @@ from evaluator.record.encoding import (
     encode_note,
     encode_resumption,
     encode_summary,
+    record_signature,
 )
 from evaluator.record.grammar import decode, header_of, scan
 from evaluator.record.redact import Redactor
 from evaluator.record.steps import (
     FixedPart,
     Header,
-    Owner,
     Recording,
     Resumption,
     Step,
@@ -39,6 +40,7 @@ from evaluator.record.steps import (
     Summary,
     fingerprint,
 )
+from evaluator.store.owners import Owner
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "task_record.json").read_text())
 
@@ -499,6 +501,14 @@ def test_a_text_that_only_looks_like_a_summary_is_not_read_as_one() -> None:
     assert (
         decode(write(Run(SMALL.header, (step,), (0,), failed)).data, steps=False).summary == failed
     )
+
+
+@pytest.mark.parametrize("size", [0, 1, 32, 64, 65, 200])
+def test_the_signature_of_a_record_is_an_hmac_with_sha_256(size: int) -> None:
+    key = bytes(range(size))
+    message = b"task record\0before\0line\nbody"
+    expected = hmac.digest(key, message, "sha256")[:16].hex().encode()
+    assert record_signature(key, b"before", b"line", b"body") == expected
 
 
 def test_a_fingerprint_does_not_depend_on_the_order_of_keys_and_on_nothing_else() -> None:

@@ -21,9 +21,9 @@ from evaluator.errors import CorruptRecord, RecordError, TaskNotBegun, UsageErro
 from evaluator.files.atomic import atomic_file
 from evaluator.record import store as store_module
 from evaluator.record.blobs import read_blob, write_blob
-from evaluator.record.owner import current_owner, is_gone
 from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
+from evaluator.store.owners import current_owner, is_gone
 from tests.leftovers import descriptors
 
 DONE = Summary("completed", 1, 0, 0.5, {"turns": 1}, {"content": "x" * 10_000})
@@ -379,7 +379,7 @@ def test_the_owner_is_this_process_and_not_its_number_alone() -> None:
         [
             sys.executable,
             "-c",
-            "from evaluator.record.owner import current_owner as o; print(o().started, o().boot_id)",
+            "from evaluator.store.owners import current_owner as o; print(o().started, o().boot_id)",
         ],
         capture_output=True,
         text=True,

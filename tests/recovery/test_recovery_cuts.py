@@ -214,7 +214,7 @@ def cuts(data: bytes, stride: int, every: int) -> list[int]:
 
 @pytest.mark.parametrize(
     ("case", "stride", "every"),
-    [(NESTED, 307, 1), (COMPOSITE, 2_999, 6)],
+    [(NESTED, 307, 1), (COMPOSITE, 9_973, 12)],
     ids=str,
 )
 def test_cut_around_each_record_of_a_large_file_it_is_resumed(lab, runner, case, stride, every):
@@ -391,6 +391,40 @@ def test_a_subtask_that_never_began_is_run(lab, runner, content):
     assert result_of(outcome.to_dict()) == bench.result
     assert not set(taken.answered) & set(posts)
     assert any("TASK-2 never began" in text for text in outcome.notes["warnings"])
+
+
+def test_what_replaces_an_ended_subtask_whose_file_is_lost_is_named(lab, runner):
+    bench = bench_of(lab, runner, NESTED)
+    parent = bench.files["done/TASK-1.md"]
+    _, ended = _link(parent, subtask=2)
+    bench.put({"active/TASK-1.md": parent[:ended]})
+    for path in bench.tasks.glob("*/TASK-[23].md"):
+        path.unlink()
+    outcome, _ = bench.resume()
+    assert result_of(outcome.to_dict()) == bench.result
+    files = files_of(bench.tasks)
+    resumed = files.pop("done/TASK-1.md")
+    (new,) = {step.subtask_id for step in grammar.scan(resumed).steps} - {None, 2}
+    # Killed when the new subtask has ended and its parent has not recorded that.
+    begun, _ = _link(resumed, subtask=new)
+    bench.files = {}
+    bench.put({**files, "active/TASK-1.md": resumed[:begun]})
+    taken = snapshot(bench.case, bench.linked())
+    outcome, posts = bench.resume()
+    assert result_of(outcome.to_dict()) == bench.result
+    assert len(taken.answered) > 2 and not set(taken.answered) & set(posts)
+
+
+def _link(parent: bytes, subtask: int) -> tuple[int, int]:
+    """Where the step that names a subtask begins to be in the file, and where its end does."""
+    begun = 0
+    for end in boundaries(parent):
+        for step in grammar.scan(parent[:end]).steps:
+            if step.subtask_id == subtask:
+                begun = begun or end
+                if step.end is not None:
+                    return begun, end
+    raise AssertionError(subtask)
 
 
 def test_a_task_that_was_given_the_id_of_a_lost_subtask_is_not_taken_for_it(lab, runner):

@@ -91,7 +91,7 @@ def test_a_limit_on_the_size_of_files_at_any_place_of_the_resumption(lab):
     assert place.do(root) is not None
     end = next(place.tasks.glob("done/TASK-*.md")).stat().st_size
     felt = 0
-    for most in range(start - 40, end, 97):
+    for most in range(start - 40, end, 193):
         place, root = killed_in_the_middle(lab, case, 0.4)
         felt += check_full_and_then_not(place, root, reference, most_bytes=most)
         place.remove()

@@ -27,8 +27,8 @@ from evaluator import TaskBusy
 from evaluator.files.trust import signing_key
 from evaluator.record import encoding
 from evaluator.record.journal import now
-from evaluator.record.owner import current_owner
 from evaluator.record.steps import Header
+from evaluator.store.owners import current_owner
 
 ACTS = BY_NAME["atomic with effects"]
 

@@ -25,8 +25,7 @@ from evaluator.cli.main import main
 from evaluator.errors import ConfigurationError
 from evaluator.errors.results import TaskError
 from evaluator.files import project_code
-from evaluator.files.libraries import import_place
-from evaluator.files.project_code import CodeGuard, code_files
+from evaluator.files.project_code import CodeGuard, code_files, import_place
 from evaluator.files.trust import allow
 
 EVIL = "import pathlib\npathlib.Path('MARK').touch()\n"

@@ -16,13 +16,13 @@ import pytest
 
 from evaluator import ResponseCache
 from evaluator.background import BackgroundStore
-from evaluator.background.store import FILE_NAME as BACKGROUND
 from evaluator.errors import EvaluatorError
+from evaluator.jobs.background_store import FILE_NAME as BACKGROUND
+from evaluator.jobs.queue_store import QueueStore
 from evaluator.memory import GlobalIndex
 from evaluator.models.backend import Message, ModelRequest, ModelResponse
 from evaluator.models.cache_store import CacheKey
 from evaluator.queue import TaskQueue
-from evaluator.queue.store import QueueStore
 
 SPARSE_BYTES = 100 << 30
 KEY = CacheKey.of(ModelRequest("m", (Message("user", "q"),)), endpoint="https://a.example", epoch=1)

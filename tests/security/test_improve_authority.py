@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from evaluator import Evaluator
-from evaluator.improve.checks import CandidateChecker
 from evaluator.improve.edits import EditError, read_edit
-from evaluator.improve.propose import check_edits, question
+from evaluator.improve.propose import CandidateChecker, check_edits, question
 from evaluator.improve.search import Candidate, Request
 
 TEMPLATE = """\

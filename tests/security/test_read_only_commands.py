@@ -18,14 +18,14 @@ from pathlib import Path
 import pytest
 
 from evaluator.background import BackgroundStore, BackgroundTask
-from evaluator.background.store import TASK
 from evaluator.cli.main import main
+from evaluator.jobs.background_store import TASK
+from evaluator.jobs.queue_store import QueueStore
+from evaluator.jobs.queue_tables import ENTRY
 from evaluator.models.cache_store import FORMAT as CACHE
 from evaluator.queue import TaskQueue
-from evaluator.queue.store import QueueStore
-from evaluator.queue.tables import ENTRY
-from evaluator.record.owner import current_owner, owner_text
 from evaluator.store import database
+from evaluator.store.owners import current_owner, owner_text
 from evaluator.store.rows import Table
 from evaluator.testing.loopback import Answer, LoopbackServer
 from tests.viewer.site import Site, visit

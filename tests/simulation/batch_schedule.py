@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -25,15 +25,29 @@ from tests.simulation.workload import BATCH, World
 ROWS = [{"id": f"row-{n}", "what": f"part {n}", "target": "answer"} for n in range(8)]
 EPOCHS = 2
 # Where each call is told apart by its request.
-EPOCHS_OF = {"workers": 1, "waves": 1}
+EPOCHS_OF = {"workers": 1, "waves": 1, "together": 1, "fifty": 1}
+FIFTY = [{"id": f"row-{n}", "what": f"part {n}", "target": "answer"} for n in range(50)]
+# Each question is in two rows.
+TWICE = [{**row, "what": f"part {place // 2}"} for place, row in enumerate(ROWS)]
+EXAMPLES = [{"what": f"example {n}", "target": f"answer {n}"} for n in range(4)]
 CONCURRENCY = 4
 SHARDS = 2
+ROWS_OF = {"together": TWICE, "fifty": FIFTY}
+SCORERS: list[Any] = [
+    "includes",
+    {"type": "graded", "template": "judge", "inputs": {"reply": "output"}},
+]
 # Each answer that a result needs: of the task and of its judge, by the result's identity.
 Needed = dict[str, Counter[str]]
 
 
 # Half of the answers are expected to pass, and all do: with 8 rows this is decided at the last look but one.
 DECIDE = {"detect": 0.5, "baseline": 0.5, "stop_early": True}
+OPTIONS_OF: dict[str, dict[str, Any]] = {
+    "decided": {"decide": DECIDE},
+    "waves": {"provider_batch": True, "wait": True},
+    "together": {"fewshot": {"rows": EXAMPLES, "k": 2, "seed": 1}},
+}
 
 
 async def act(evaluator: Evaluator, path: Path, *, repair: bool, form: str, **options: Any) -> Any:
@@ -42,30 +56,22 @@ async def act(evaluator: Evaluator, path: Path, *, repair: bool, form: str, **op
     async def batch(path: Path, **more: Any) -> Any:
         return await run_batch(
             "ask",
-            ROWS,
+            ROWS_OF.get(form, ROWS),
             evaluator=evaluator,
             inputs={"what": "what"},
             id="id",
             target="target",
             epochs=EPOCHS_OF.get(form, EPOCHS),
-            scorers=[
-                "includes",
-                {"type": "graded", "template": "judge", "inputs": {"reply": "output"}},
-            ],
+            scorers=SCORERS[:1] if form == "fifty" else SCORERS,
             limits={"concurrency": CONCURRENCY},
             output=path,
             task_files="each" if form == "each" else "packed",
             resume=True,
             repair=repair,
             display="none",
-            **options,
-            **more,
+            **{**OPTIONS_OF.get(form, {}), **options, **more},
         )
 
-    if form == "decided":
-        return await batch(path, decide=DECIDE)
-    if form == "waves":
-        return await batch(path, provider_batch=True, wait=True)
     if form == "shards" and not is_merged(path):
         for number, shard in enumerate(shards_of(path), 1):
             await batch(shard, select={"shard": f"{number}/{SHARDS}"})
@@ -81,27 +87,28 @@ def shards_of(path: Path) -> list[Path]:
     return [path.with_name(f"shard-{number}") for number in range(1, SHARDS + 1)]
 
 
-def answers_of(path: Path) -> Needed:
-    """The recorded answers of a batch's task files."""
-    found: Needed = {}
+def answers_of(path: Path, found: Collection[str] = ()) -> Needed:
+    """The recorded answers of a batch's task files, except of samples whose results are `found`."""
+    answers: Needed = {}
     seen: set[tuple[str, str]] = set()
     store = TaskStore(path / "tasks")
-    for task in store.list():
+    for task, _, labels in store.labelled():
+        label = sample_label(labels)
+        identity = label.partition("/")[0]
+        if identity in found:
+            continue
         try:
-            recording = store.read(task.id, repair=True)
+            recording = store.read(task, repair=True)
         except RecordError:
             continue
-        if recording.header is None:
-            continue
-        label = sample_label(recording.header.extra.get("labels"))
         for step in recording.steps:
             if not step.is_answer or step.end is None:
                 continue
             for mark in MARK.findall(str(step.end.output)):
                 if (label, mark) not in seen:
                     seen.add((label, mark))
-                    found.setdefault(label.partition("/")[0], Counter())[mark] += 1
-    return found
+                    answers.setdefault(identity, Counter())[mark] += 1
+    return answers
 
 
 def results_of(path: Path) -> dict[str, dict[str, Any]]:
@@ -227,9 +234,11 @@ class BatchSchedule(Schedule):
         found: set[str] = set()
         answers: Needed = {}
         # A merge copies what the shards have.
-        for path in (*shards_of(self.path), self.path):
+        folders = (*shards_of(self.path), self.path)
+        for path in folders:
             found |= results_found(path, self._check_damage)
-            for identity, marks in answers_of(path).items():
+        for path in folders:
+            for identity, marks in answers_of(path, found).items():
                 answers[identity] = answers.get(identity, Counter()) | marks
         _, _, needed, asked, _ = reference(self.plan.sync, self.plan.form)
         recorded: Counter[str] = Counter()

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 
 from evaluator import clock, disk, randomness, this_process
 from evaluator.interpreter.operators import script
+from evaluator.models import cache
 from evaluator.processes import concurrency, starting
-from evaluator.record import owner
 from evaluator.record.redact import Redactor
+from evaluator.store import owners
 from tests.simulation.simulated_disk import DISK_FUNCTIONS, SimulatedDisk
 from tests.simulation.simulated_loop import SimulatedLoop
 from tests.simulation.workload import World, run_script, use_world
@@ -81,9 +82,10 @@ def effects(
             "boot_id": lambda: current().boot,
             "host": lambda: current().host,
         },
-        owner: {"_owner_of": owner._owner_of.__wrapped__},
+        owners: {"_owner_of": owners._owner_of.__wrapped__},
         starting: {"start_thread": loop.start_thread, "Timer": loop.timer},
         script: {"run_script": run_script},
+        cache: {"ThreadPoolExecutor": loop.executor},
         concurrency: {"gc": NO_COLLECTOR},
         Redactor: {"from_environment": lambda *_, **__: NO_SECRETS},
     }

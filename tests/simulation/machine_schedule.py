@@ -120,7 +120,7 @@ class MachineSchedule(Schedule):
     async def _fault(self, kind: str, at: float, how: str) -> None:
         self.report.counts[kind] += 1
         await asyncio.sleep(self.random.uniform(0.0, self.SPAN_S) * at)
-        if kind == "edit":
+        if kind in ("edit", "command"):
             await self.edit()
             return
         processes = [each for each in self.machine.processes if not each.life.is_dead]

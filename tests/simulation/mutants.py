@@ -9,7 +9,6 @@ from typing import Any
 from unittest.mock import patch
 
 from evaluator import clock, disk
-from evaluator.background.store import _NOTICE, BackgroundStore
 from evaluator.batch import folder as batch_folder
 from evaluator.batch import run as batch_run
 from evaluator.batch.engines import pool
@@ -19,11 +18,13 @@ from evaluator.batch.wave_log import WaveLog
 from evaluator.batch.work import Worker
 from evaluator.errors import RecordError, TaskNotBegun
 from evaluator.files.atomic import write_atomic
-from evaluator.queue import deliverables, dispatch, publication
-from evaluator.queue.attempt_runs import AttemptRuns
-from evaluator.queue.importing import Imported
-from evaluator.queue.store import QueueStore
-from evaluator.queue.tables import QueueTables
+from evaluator.jobs import deliverables, dispatch, publication
+from evaluator.jobs.attempt_runs import AttemptRuns
+from evaluator.jobs.background_store import _NOTICE, BackgroundStore
+from evaluator.jobs.importing import Imported
+from evaluator.jobs.queue_store import QueueStore
+from evaluator.jobs.queue_tables import QueueTables
+from evaluator.models.cache import ResponseCache
 from evaluator.record.journal import Journal
 from evaluator.record.recorded_steps import SharedRunState
 from evaluator.record.segment_writer import Segment
@@ -117,11 +118,18 @@ def _nothing(*_: Any, **__: Any) -> None:
     return None
 
 
+async def _cancel_and_drop(self: Submissions, submission: Any) -> None:
+    """As if what was cancelled had no answers."""
+    await _cancel(self, submission)
+    self._drop(submission, "cancelled")
+
+
 async def _nothing_async(*_: Any, **__: Any) -> None:
     return None
 
 
 _add = WaveLog.add
+_cancel = Submissions._cancel
 _close = Segment._close_if_done
 _begin = StepLog.begin
 _reopen = TaskStore.reopen
@@ -237,6 +245,15 @@ MUTANTS = [
     ),
     Mutant("the log of provider batches is not synced", WaveLog, "add", _add_unsynced, "waves"),
     Mutant("parked calls are not synced", Segment, "sync", _nothing, "waves"),
+    Mutant(
+        "the answers of a cancelled provider batch are not collected",
+        Submissions,
+        "_cancel",
+        _cancel_and_drop,
+        "controlled",
+    ),
+    Mutant("a stored response is not looked for", ResponseCache, "get", _nothing, "together"),
+    Mutant("shards give the same ids to tasks", batch_run, "SHARD_IDS", 0, "together"),
     Mutant("a segment is not synced", Segment, "sync", _nothing, "packed"),
     Mutant("a task in a segment is not found", Segments, "find", _nothing, "packed"),
     Mutant(

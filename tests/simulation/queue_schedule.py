@@ -14,10 +14,10 @@ from typing import Any
 
 from evaluator import disk
 from evaluator.errors import UsageError
+from evaluator.jobs.document import read_document
+from evaluator.jobs.entries import QueueEntry
+from evaluator.jobs.publication import CONFLICT
 from evaluator.queue import TaskQueue
-from evaluator.queue.document import read_document
-from evaluator.queue.entries import QueueEntry
-from evaluator.queue.publication import CONFLICT
 from tests.simulation.machine_schedule import PATIENCE_S, MachineSchedule
 from tests.simulation.schedule import Plan, Violation, evaluator_of, folder
 from tests.simulation.workload import QUEUE
@@ -37,7 +37,7 @@ ENTRIES: list[tuple[str, str | None, dict[str, Any], tuple[int, ...]]] = [
     ("Answer part three", "ask", {"what": "part three"}, (1, 2)),
     ("Answer part four", "ask", {"what": "part four"}, ()),
 ]
-EDITS = ("add", "goal")
+EDITS = ("add", "goal", "done", "deliverable", "skip")
 _EMPTY = (
     *("subagent_session", "deliverable", "deliverable_path", "blocked_reason"),
     *("user_action_required", "started_at", "completed_at"),
@@ -66,6 +66,7 @@ class QueueSchedule(MachineSchedule):
         self.path = Path(root) / "queue"
         self.added: dict[str, str] = {}
         self.person: list[str] = []
+        self.skipped: set[str] = set()
         self.done: dict[str, str] = {}
         self.ended = Counter[str]()
 
@@ -162,27 +163,37 @@ class QueueSchedule(MachineSchedule):
         await asyncio.sleep(self.random.choice((0.0, 0.2, 3.0)))
         what = self.random.choice(EDITS)
         text = f"Answer what a person asks, number {len(self.person) + 1}"
-        if what == "add":
+        if what in ("add", "done"):
             number = int((document["lastId"] or "T-00")[2:]) + 1
-            document["tasks"].append(
-                {
-                    **dict.fromkeys(_EMPTY),
-                    "id": f"T-{number:02d}",
-                    "description": text,
-                    "goal": text,
-                    "type": "unknown",
-                    "status": "pending",
-                    "retries": 0,
-                    "maxRetries": MAX_RETRIES,
-                    "strategies_tried": [],
-                    "added_at": "2027-01-15T08:00:00Z",
-                }
-            )
+            entry = {
+                **dict.fromkeys(_EMPTY),
+                "id": f"T-{number:02d}",
+                "description": text,
+                "goal": text,
+                "type": "unknown",
+                "status": "pending",
+                "retries": 0,
+                "maxRetries": MAX_RETRIES,
+                "strategies_tried": [],
+                "added_at": "2027-01-15T08:00:00Z",
+            }
+            if what == "done":
+                entry.update(status="done", deliverable=text, completed_at=entry["added_at"])
+            document["tasks"].append(entry)
         else:
-            pending = [each for each in document["tasks"] if each["status"] == "pending"]
-            if not pending:
+            status = "done" if what == "deliverable" else "pending"
+            entries = [each for each in document["tasks"] if each["status"] == status]
+            if what == "skip":
+                # No other entry needs what it delivers.
+                entries = [each for each in entries if each["description"] == ENTRIES[-1][0]]
+            if not entries:
                 return
-            self.random.choice(pending)["goal"] = text
+            entry = self.random.choice(entries)
+            if what == "skip":
+                entry["status"] = "skipped"
+                self.skipped.add(entry["id"])
+            else:
+                entry[what] = text
         if not self.path.is_dir():
             return
         temporary = f"{file}.edited"
@@ -191,7 +202,9 @@ class QueueSchedule(MachineSchedule):
             disk.fsync(written.fileno())
         disk.rename(temporary, file)
         disk.sync_folder(self.path)
-        self.person.append(text)
+        self.report.counts[f"edit: {what}"] += 1
+        if what != "skip":
+            self.person.append(text)
 
     # -- invariants --------------------------------------------------------------------------------
 
@@ -229,10 +242,11 @@ class QueueSchedule(MachineSchedule):
                 raise Violation(f"{number} has another text: {entries[number].description!r}")
         for number, deliverable in self.done.items():
             entry = entries[number]
-            if entry.status != "done" or entry.deliverable != deliverable:
+            is_same = entry.deliverable in (deliverable, *self.person)
+            if entry.status != "done" or not is_same:
                 raise Violation(f"{number} was done and is {entry.status}")
         for entry in entries.values():
-            if entry.status == "done":
+            if entry.status == "done" and entry.deliverable != entry.description:
                 assert entry.deliverable_path is not None
                 if not Path(entry.deliverable_path).exists():
                     raise Violation(f"{entry.id} is done, and its deliverable is lost")
@@ -241,7 +255,9 @@ class QueueSchedule(MachineSchedule):
 
     def _check_end(self, entries: dict[str, QueueEntry]) -> None:
         not_done = {
-            each.id: each.blocked_reason for each in entries.values() if each.status != "done"
+            each.id: each.blocked_reason
+            for each in entries.values()
+            if each.status != "done" and not (each.status == "skipped" and each.id in self.skipped)
         }
         if not_done:
             raise Violation(f"not done: {not_done}")
@@ -250,7 +266,9 @@ class QueueSchedule(MachineSchedule):
         if self._is_published_behind():
             raise Violation("the published file is not the queue's last state")
         conflicts = self.path / CONFLICT
-        known = json.dumps([each.description + each.goal for each in entries.values()])
+        known = json.dumps(
+            [[each.description, each.goal, each.deliverable] for each in entries.values()]
+        )
         known += conflicts.read_text() if conflicts.exists() else ""
         known += " ".join(self.notices)
         lost = [text for text in self.person if text not in known]
@@ -275,6 +293,8 @@ class QueueSchedule(MachineSchedule):
         by_text = {text: number for number, text in self.added.items()}
         for place, (text, *_, before) in enumerate(ENTRIES):
             number = by_text[text]
+            if number in self.skipped and number not in found:
+                continue
             # The prompt names the entries before it, which have other ids if a person has added one.
             if before and number != f"T-{place + 1:02d}" and number in found:
                 continue

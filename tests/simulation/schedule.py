@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import import_module
@@ -37,6 +37,7 @@ from tests.simulation.simulated_loop import Hang, SimulatedLoop
 from tests.simulation.workload import (
     ANSWER,
     BATCH,
+    CONTROLLED,
     PROFILE,
     TOOLS,
     WAVES,
@@ -52,12 +53,15 @@ from tests.simulation.workload import (
 PLACE = Path("/dev/shm" if os.path.isdir("/dev/shm") else "/tmp")
 SYNCS = ("off", "task", "step")
 # Workloads that are forms of `batch`.
-BATCH_FORMS = ("packed", "decided", "shards")
+BATCH_FORMS = ("packed", "decided", "shards", "fifty")
+# Workloads whose calls go into provider batches.
+WAVE_FORMS = (WAVES.name, CONTROLLED.name)
 FAULTS = ("kill", "kill", "power", "power", "full", "fails")
 MACHINE_FAULTS = (*FAULTS, "pause", "pause", "jump")
 FAULTS_OF = {
     "background": MACHINE_FAULTS,
     "workers": MACHINE_FAULTS,
+    "together": (*MACHINE_FAULTS, "command", "command"),
     "queue": (*FAULTS, "pause", "pause", "edit", "edit", "jump"),
 }
 
@@ -99,7 +103,7 @@ def plan_of(seed: int, workload: str = "single") -> Plan:
         tuple(
             (kind, random.random(), random.choice(("before", "half", "after"))) for kind in kinds
         ),
-        workload if workload in (*BATCH_FORMS, WAVES.name) else "each",
+        workload if workload in BATCH_FORMS else "waves" if workload in WAVE_FORMS else "each",
     )
 
 
@@ -198,10 +202,13 @@ def _end(loop: SimulatedLoop, files: SimulatedDisk) -> None:
     for task in tasks:
         task.cancel()
     if tasks:
-        try:
-            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        except (Dead, asyncio.CancelledError, Hang):
-            pass
+        ended = asyncio.gather(*tasks, return_exceptions=True)
+        with suppress(Dead, asyncio.CancelledError, Hang):
+            # A main task that was killed in its last round stops the loop once more.
+            with suppress(RuntimeError):
+                loop.run_until_complete(ended)
+            if not ended.done():
+                loop.run_until_complete(ended)
     loop.close()
 
 
@@ -346,6 +353,11 @@ class Schedule:
             }
         return len(places) > 1
 
+    def _is_cut(self) -> bool:
+        """Whether a step of a generated run fails, which cancels those beside it, sooner or later."""
+        expected = reference(self.plan.case, self.plan.sync)[0]
+        return expected["status"] != "COMPLETE" and self.plan.case.startswith(GENERATED)
+
     def _disturb(self, kind: str, at: float, how: str) -> Process | None:
         """A process that is disturbed. Returns: what it did, if it ended before."""
         changes = self.changes()
@@ -448,9 +460,7 @@ class Schedule:
             raise Violation(f"raises {type(done.error).__name__}: {done.error}")
         outcome = done.outcome
         with_usage, without, _, billed, _ = reference(self.plan.case, self.plan.sync)
-        # In a generated run a step that fails cancels those beside it, sooner or later.
-        is_cut = outcome.status != "COMPLETE" and self.plan.case.startswith(GENERATED)
-        exact = self.plan.provider_faults == 0.0 and not is_cut
+        exact = self.plan.provider_faults == 0.0 and not self._is_cut()
         found = result_of(outcome.to_dict(), with_usage=exact)
         expected = with_usage if exact else without
         if found != expected:
@@ -472,8 +482,8 @@ class Schedule:
             return
         store = TaskStore(folder)
         attempts = 0
-        for task in store.list():
-            for step in store.read(task.id).steps:
+        for task in store.ids():
+            for step in store.read(task).steps:
                 attempts += step.start.kind == "model"
         billed = sum(self.world.billed.values())
         if billed > attempts:

@@ -57,6 +57,26 @@ class SimulatedTimer:
         pass
 
 
+class SimulatedExecutor:
+    """What `ThreadPoolExecutor` is in virtual time: each work runs after a delay, at the latest at the end."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self._loop = loop
+        self._works: list[Callable[[], object]] = []
+
+    def submit(self, work: Callable[[], object]) -> None:
+        self._works.append(work)
+        self._loop.start_thread(self._run_next, "executor")
+
+    def _run_next(self) -> None:
+        if self._works:
+            self._works.pop(0)()
+
+    def shutdown(self, *, wait: bool) -> None:
+        while self._works:
+            self._run_next()
+
+
 class SimulatedLoop(asyncio.SelectorEventLoop):
     """`before_round` is called before each round and may raise, which ends the loop there.
 
@@ -105,6 +125,9 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     def timer(self, seconds: float, work: Callable[[], None]) -> SimulatedTimer:
         """What `threading.Timer` is in virtual time."""
         return SimulatedTimer(self, seconds, work)
+
+    def executor(self, *_: Any, **__: Any) -> SimulatedExecutor:
+        return SimulatedExecutor(self)
 
     def call_soon_threadsafe(self, callback: Callable[..., Any], *args: Any, **more: Any) -> Any:
         return self.call_soon(callback, *args, **more)

@@ -13,9 +13,9 @@ from unittest.mock import patch
 import pytest
 
 from evaluator import disk
-from evaluator.queue import tables
-from evaluator.queue.entries import EntryOptions
-from evaluator.queue.store import QueueStore
+from evaluator.jobs import queue_tables
+from evaluator.jobs.entries import EntryOptions
+from evaluator.jobs.queue_store import QueueStore
 from tests.simulation.schedule import folder
 from tests.simulation.simulated_disk import DISK_FUNCTIONS, Loss, SimulatedDisk
 from tests.simulation.simulated_sqlite import on_disk
@@ -80,10 +80,10 @@ def test_an_entry_that_was_added_survives_a_loss_of_power(root):
 
 
 def test_a_queue_whose_transactions_are_not_synced_loses_entries(root, monkeypatch):
-    monkeypatch.setattr(tables, "FORMAT", replace(tables.FORMAT, is_durable=False))
-    original = tables.QueueTables.transaction
+    monkeypatch.setattr(queue_tables, "FORMAT", replace(queue_tables.FORMAT, is_durable=False))
+    original = queue_tables.QueueTables.transaction
     monkeypatch.setattr(
-        tables.QueueTables,
+        queue_tables.QueueTables,
         "transaction",
         lambda self, kind="IMMEDIATE", *, sync=True: original(self, kind, sync=False),
     )

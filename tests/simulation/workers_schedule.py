@@ -161,25 +161,28 @@ class WorkersSchedule(MachineSchedule):
         return [self._keep_running()]
 
     async def _keep_running(self) -> None:
+        self.outcome = await self.complete(
+            0, self.path, form=FORM, engine="processes", workers=WORKERS
+        )
+
+    async def complete(self, number: int, path: Path, **options: Any) -> Any:
+        """Runs the batch in a folder, in one process after the other, until it is complete."""
+
+        async def batch() -> Any:
+            evaluator = evaluator_of(self.world, self.files, self.plan.sync)
+            return await act(evaluator, path, repair=self.is_damaged, **options)
+
         while self.machine.loop.time() < PATIENCE_S:
-            process = await self.live(0, self._batch)
+            process = await self.live(number, batch)
             if process.outcome is not None and process.outcome.is_complete:
-                self.outcome = process.outcome
-                return
-            if process.outcome is not None and not self.has_failed_disk(process):
+                return process.outcome
+            if process.outcome is not None and not self.may_be_incomplete(process):
                 raise Violation(f"the batch ended {process.outcome.ended}")
             await asyncio.sleep(self.random.uniform(0.0, 20.0))
         raise Violation("the batch does not end")
 
-    async def _batch(self) -> Any:
-        return await act(
-            evaluator_of(self.world, self.files, self.plan.sync),
-            self.path,
-            repair=self.is_damaged,
-            form=FORM,
-            engine="processes",
-            workers=WORKERS,
-        )
+    def may_be_incomplete(self, process: SimulatedProcess) -> bool:
+        return self.has_failed_disk(process)
 
     def has_failed_disk(self, process: SimulatedProcess) -> bool:
         # The process that started a worker reports its errors.

@@ -69,8 +69,12 @@ QUEUE = Case(
 BACKGROUND = replace(QUEUE, name="background")
 WORKERS = replace(BATCH, name="workers")
 WAVES = replace(BATCH, name="waves")
+CONTROLLED = replace(BATCH, name="controlled")
+TOGETHER = replace(BATCH, name="together")
 # The workloads besides `single`; each has a module of its name.
-WORKLOADS = {each.name: each for each in (BATCH, QUEUE, BACKGROUND, WORKERS, WAVES)}
+WORKLOADS = {
+    each.name: each for each in (BATCH, QUEUE, BACKGROUND, WORKERS, WAVES, CONTROLLED, TOGETHER)
+}
 ANSWER = re.compile(r"answer ([0-9a-f]{16})")
 # Of one request, fewer than the attempts of a step, so that no step fails by them.
 MAX_FAULTS = 1
@@ -122,8 +126,11 @@ class World:
         self.cut = 0
         self.effects = Counter[str]()
         self.knocks = 0
-        # The provider batches, by their ids, and whether the provider tells their tags.
+        # The provider batches, by their ids, whether the provider tells their tags, and how many expire.
         self.has_tags = True
+        self.expires = 0.0
+        # What was billed outside of provider batches.
+        self.at_once = Counter[str]()
         self.created = 0
         self.jobs: dict[str, Any] = {}
 
@@ -183,6 +190,7 @@ class Provider:
         if fault < world.faults / 2:
             raise ProviderError("try later", kind="rate_limit", status=429, retryable=True)
         world.bill(digest)
+        world.at_once[digest] += 1
         await clock.sleep(random.uniform(0.01, 1.0))
         if fault < world.faults:
             world.cut += 1

@@ -6,14 +6,17 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
 from evaluator import clock
 from evaluator.store import leases
 from evaluator.store.leases import GONE, SILENT, LeaseObserver
+from evaluator.store.owners import current_owner, owner_text
 
 LENGTH_S = 60.0
+LIVING = owner_text(current_owner())
 
 
 class Monotonic:
@@ -47,8 +50,8 @@ def ends_after(db: sqlite3.Connection, observer: LeaseObserver, clock: Monotonic
 
 
 def test_a_lease_that_is_renewed_does_not_end(db: sqlite3.Connection, monotonic: Monotonic):
-    observer = LeaseObserver(lambda _owner: None)
-    leases.take(db, "a", "owner", LENGTH_S)
+    observer = LeaseObserver(trusts_living=False)
+    leases.take(db, "a", LIVING, LENGTH_S)
     for _ in range(50):
         monotonic.now += LENGTH_S / leases.BEATS
         leases.renew(db, "a", LENGTH_S)
@@ -60,8 +63,8 @@ def test_a_lease_that_is_renewed_does_not_end(db: sqlite3.Connection, monotonic:
 def test_a_pause_of_the_observer_counts_as_one_interval(
     db: sqlite3.Connection, monotonic: Monotonic
 ):
-    observer = LeaseObserver(lambda _owner: None)
-    leases.take(db, "a", "owner", LENGTH_S)
+    observer = LeaseObserver(trusts_living=False)
+    leases.take(db, "a", LIVING, LENGTH_S)
     assert ends_after(db, observer, monotonic, 3600) == leases.BEATS
 
 
@@ -72,8 +75,8 @@ def test_a_step_of_the_wall_clock_ends_nothing(
     monkeypatch: pytest.MonkeyPatch,
     step: float,
 ):
-    observer = LeaseObserver(lambda _owner: None)
-    leases.take(db, "a", "owner", LENGTH_S)
+    observer = LeaseObserver(trusts_living=False)
+    leases.take(db, "a", LIVING, LENGTH_S)
     assert observer.ended(db, ["a"]) == {}
     now = time.time() + step
     for name in ("time.time", "evaluator.clock.wall"):
@@ -82,14 +85,28 @@ def test_a_step_of_the_wall_clock_ends_nothing(
     assert observer.ended(db, ["a"]) == {}
 
 
-def test_a_process_that_is_seen_decides_alone(db: sqlite3.Connection, monotonic: Monotonic):
-    leases.take(db, "a", "owner", LENGTH_S)
-    assert LeaseObserver(lambda _owner: True).ended(db, ["a"]) == {"a": GONE}
-    assert ends_after(db, LeaseObserver(lambda _owner: False), monotonic, LENGTH_S) == 100
+@pytest.mark.parametrize("trusts_living", [True, False])
+def test_the_end_of_a_process_ends_its_leases(db: sqlite3.Connection, trusts_living: bool):
+    leases.take(db, "a", owner_text(replace(current_owner(), boot_id="another")), LENGTH_S)
+    assert LeaseObserver(trusts_living=trusts_living).ended(db, ["a"]) == {"a": GONE}
+
+
+def test_a_process_that_lives_keeps_its_leases_where_it_is_trusted(
+    db: sqlite3.Connection, monotonic: Monotonic
+):
+    leases.take(db, "a", LIVING, LENGTH_S)
+    observer = LeaseObserver(trusts_living=True)
+    assert ends_after(db, observer, monotonic, LENGTH_S) == 100
+    leases.take(db, "b", owner_text(replace(current_owner(), host="another")), LENGTH_S)
+    monotonic.now = 0.0
+    for _ in range(leases.BEATS):
+        assert observer.ended(db, ["b"]) == {}
+        monotonic.now += LENGTH_S
+    assert observer.ended(db, ["b"]) == {"b": SILENT}
 
 
 def test_a_missing_or_damaged_lease_has_ended(db: sqlite3.Connection):
-    observer = LeaseObserver(lambda _owner: None)
+    observer = LeaseObserver(trusts_living=False)
     assert observer.ended(db, [None, "b"]) == {None: GONE, "b": GONE}
-    db.execute("INSERT INTO lease VALUES ('a', 'owner', 'x', 'long')")
+    db.execute("INSERT INTO lease VALUES ('a', ?, 'x', 'long')", (LIVING,))
     assert observer.ended(db, ["a"]) == {"a": GONE}

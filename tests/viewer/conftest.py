@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from evaluator.viewer.server import background, control, progress, state
+from evaluator.viewer.server import progress, queues, state
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "WAIT_S", 120)
-    monkeypatch.setattr(control, "WAIT_S", 120)
-    monkeypatch.setattr(background, "KILL_WAIT_S", 120)
+    monkeypatch.setattr(progress, "WAIT_S", 120)
+    monkeypatch.setattr(queues, "KILL_WAIT_S", 120)
     monkeypatch.setattr(progress, "FRESH_S", 3600)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.background import BackgroundStore, BackgroundTask, End
-from evaluator.record.owner import current_owner
+from evaluator.store.owners import current_owner
 
 FOLDER = Path("tasks") / "background"
 ID = "b12345678"

@@ -23,9 +23,8 @@ from evaluator.errors import RecordError, UsageError
 from evaluator.errors.results import Usage
 from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
-from evaluator.viewer import ReportBatch, compare_batches, comparison, write_report
-from evaluator.viewer.histograms import Distributions
-from evaluator.viewer.samples import MAX_TEXT_CHARS, link_to
+from evaluator.viewer import ReportBatch, compare_batches, report, write_report
+from evaluator.viewer.samples import MAX_TEXT_CHARS, Distributions, link_to
 from tests.batch.export.results import (
     EACH,
     ERROR,
@@ -381,7 +380,7 @@ def test_the_templates_and_variants_that_both_batches_have_are_compared(
 def test_flips_beyond_the_limit_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparison, "MAX_FLIPS", 2)
+    monkeypatch.setattr(report, "MAX_FLIPS", 2)
     wrong = {"includes": Score(0.0, False)}
     a = write_batch(tmp_path / "a", [result(f"s{number}", scores=wrong) for number in range(5)])
     b = write_batch(tmp_path / "b", [result(f"s{number}") for number in range(5)])

@@ -13,7 +13,7 @@ from evaluator import Evaluator, SimulatedBackend, TemplateLibrary
 from evaluator.record.journal import now
 from evaluator.record.steps import Header, Recording, Resumption, Step, StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
-from evaluator.viewer.server.attempts import Bar, Timeline, enclosing
+from evaluator.viewer.server.sources import Bar, Timeline, enclosing
 from tests.viewer.site import page
 
 CREATED = "2026-03-08T09:00:00.000Z"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from evaluator.background import BackgroundTasks, End, ScriptWork
-from evaluator.record.owner import current_owner
-from evaluator.viewer.server import background
+from evaluator.store.owners import current_owner
+from evaluator.viewer.server import queues
 from tests.batch.export.results import HOSTILE
 from tests.viewer.site import Site, assert_harmless, page, visit
 from tests.viewer.tasks import FOLDER, ID, add_task, end_task
@@ -52,7 +52,7 @@ def test_a_task_whose_process_is_gone_is_shown_as_failed(tmp_path: Path) -> None
 def test_an_output_is_shown_from_its_end_in_whole_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "WINDOW_BYTES", 25)
+    monkeypatch.setattr(queues, "WINDOW_BYTES", 25)
     add_task(tmp_path, output=b"".join(b"line %d\n" % number for number in range(100)))
     data = page(tmp_path, address(tmp_path)).data
     assert data["window"]["text"] == "line 97\nline 98\nline 99\n"

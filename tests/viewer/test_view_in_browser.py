@@ -23,7 +23,7 @@ from evaluator.batch.records import Score
 from evaluator.queue import TaskQueue
 from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
-from evaluator.viewer.server import background, make_app, progress
+from evaluator.viewer.server import make_app, progress, queues
 from tests.batch.conftest import QUIZ
 from tests.batch.export.results import EACH, FAILED, HOSTILE, PASSED, hostile, result
 from tests.batch.labelled import label_of
@@ -59,7 +59,7 @@ def browse(browser: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cal
     """Runs steps with a tab that has opened the address; the console stays empty and only the server is asked."""
     # Pages ask again at once, so that no test waits for the next time.
     monkeypatch.setattr(progress, "LIVE_MS", 20)
-    monkeypatch.setattr(background, "OUTPUT_MS", 20)
+    monkeypatch.setattr(queues, "OUTPUT_MS", 20)
 
     def go(steps: Steps) -> Any:
         async def whole() -> Any:

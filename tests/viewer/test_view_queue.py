@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from evaluator.jobs.queue_store import QueueStore
+from evaluator.jobs.queue_view import DATABASE
 from evaluator.queue import QueueEntry, StrategyAttempt, TaskQueue
-from evaluator.queue.queue_view import DATABASE
-from evaluator.queue.store import QueueStore
 from evaluator.record.steps import Summary
 from evaluator.record.store import TaskStore
 from evaluator.viewer.server import queues

@@ -1,4 +1,6 @@
-"""The result of comparing two batches: as values, JSON, text and Markdown, and against a minimum
+"""The result of comparing two batches, also as people's labels correct it.
+
+The result of comparing two batches: as values, JSON, text and Markdown, and against a minimum
 difference.
 
 Differences between the sides of a comparison besides their answers: metrics, settings, inputs.
@@ -8,6 +10,8 @@ no interval.
 
 Finds differences between the sides of a comparison, besides their answers, that may explain
 different scores.
+
+The difference of two batches as people's labels correct it.
 """
 
 from __future__ import annotations
@@ -18,9 +22,18 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
+from evaluator.batch.calibration import Cell, Grouping, JudgedResults, judge_cells
 from evaluator.batch.compare.sides import SideSamples
-from evaluator.batch.statistics import PairedDifference, pairs_needed, smallest_difference
+from evaluator.batch.labels import CurrentLabels, read_labels
+from evaluator.batch.reading import Batch
+from evaluator.batch.statistics import (
+    PairedDifference,
+    corrected_difference,
+    pairs_needed,
+    smallest_difference,
+)
 from evaluator.batch.summary import MetricValue, Table
+from evaluator.batch.summary.calibrated import CORRECTED_HEAD, CorrectedShare, corrected_row
 from evaluator.batch.summary.tables import UNKNOWN, Tabular, number
 from evaluator.batch.thresholds import ThresholdStatus
 from evaluator.errors import UsageError
@@ -437,3 +450,91 @@ def _interval(difference: PairedDifference) -> str:
 
 def _signed(value: float) -> str:
     return f"{value:+.4g}"
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectedComparison(JsonForm):
+    """The corrected share of both sides that a scorer passed, over the samples that it judged on
+    both, and the difference b − a. `missing` says why a number is missing.
+    """
+
+    scorer: str
+    samples: int
+    a: CorrectedShare
+    b: CorrectedShare
+    difference: PairedDifference
+    missing: str = ""
+
+
+def compare_corrected(
+    a: Batch,
+    b: Batch,
+    cells: tuple[Cell, Cell],
+    *,
+    scorer: str | None = None,
+    cluster: str | None = None,
+) -> list[CorrectedComparison]:
+    """The corrected difference for each scorer with labels on both sides, or for `scorer`. Samples
+    are paired by their ids; those with equal values of the field `cluster` are related.
+
+    Raises: RecordError, for damaged results or labels.
+    """
+    labels = [CurrentLabels(read_labels(batch.folder)) for batch in (a, b)]
+    names = [
+        name for name in labels[0].scorers if name in labels[1].scorers and scorer in (None, name)
+    ]
+    if not names:
+        return []
+    judged_a, judged_b = (
+        judge_cells(
+            batch.results(cell), own, dict(zip(names, names, strict=True)), Grouping(cluster)
+        ).get(cell, {})
+        for batch, cell, own in zip((a, b), cells, labels, strict=True)
+    )
+    return [
+        _compared(name, judged_a[name], judged_b[name])
+        for name in names
+        if name in judged_a and name in judged_b
+    ]
+
+
+def _compared(scorer: str, a: JudgedResults, b: JudgedResults) -> CorrectedComparison:
+    common = set(a.samples) & set(b.samples)
+    places = [
+        [place for place, sample in enumerate(side.samples) if sample in common] for side in (a, b)
+    ]
+    first = a.share(places[0])
+    second = b.share(places[1])
+    missing = "; ".join(
+        f"{name}: {share.missing}" for name, share in (("a", first), ("b", second)) if share.missing
+    )
+    if first.corrected.mean is None or second.corrected.mean is None:
+        difference = PairedDifference(None, None, None, None, None, len(common), "corrected")
+    else:
+        difference = corrected_difference(
+            a.partly_labelled(places[0]), b.partly_labelled(places[1])
+        )
+    return CorrectedComparison(
+        scorer, len(common), a=first, b=second, difference=difference, missing=missing
+    )
+
+
+def corrected_tables(found: Iterable[CorrectedComparison]) -> Iterator[Table]:
+    """The shares of both sides and their difference, for each scorer."""
+    for one in found:
+        rows = [corrected_row(name, share) for name, share in (("a", one.a), ("b", one.b))]
+        difference = one.difference
+        lines: list[str] = []
+        if difference.mean is not None:
+            lines.append(
+                f"b − a: {difference.mean:+.4g}, {_interval(difference)}, p = "
+                f"{number(difference.p)} ({difference.method}), {one.samples:,} samples"
+            )
+        if one.missing:
+            lines.append(one.missing)
+        yield Table(
+            f"Corrected by labels: {one.scorer}",
+            ["side", *CORRECTED_HEAD[1:]],
+            rows=rows,
+            lines=lines,
+        )

@@ -18,7 +18,7 @@ from evaluator.batch.identity import Interner
 from evaluator.batch.reading import Declared
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.batch.summary.columns import fault_of
-from evaluator.batch.summary.stability import PanelColumns, has_ratings
+from evaluator.batch.summary.parts import PanelColumns, has_ratings
 from evaluator.errors import UsageError
 
 _NONE = -1
@@ -122,8 +122,8 @@ class SideSamples:
         if result.epoch not in self._epochs:
             self._epochs[result.epoch] = _Epoch()
         for name, score in result.scores.items():
-            if has_ratings(score) and self._scorer in (None, name):
-                self._panels.setdefault(name, PanelColumns()).put(self.results, score)
+            if has_ratings(score.metadata) and self._scorer in (None, name):
+                self._panels.setdefault(name, PanelColumns()).put(self.results, score.metadata)
         self.results += self._epochs[result.epoch].put(place, *self._judged(result))
 
     @property

@@ -19,13 +19,12 @@ import asyncio
 import pickle
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
-from operator import itemgetter
 from typing import Any, Protocol, runtime_checkable
 
 from evaluator import clock
-from evaluator.batch.folder import decode_line, encode_results
+from evaluator.batch.folder import encode_results
 from evaluator.batch.progress import SilentProcess
-from evaluator.batch.records import Failure, SampleResult, Score, Verdict
+from evaluator.batch.records import Failure, SampleResult, Verdict
 from evaluator.batch.work import Worker, WorkItem, WorkResult
 from evaluator.errors import EvaluatorError, ProviderError
 from evaluator.errors.results import Usage
@@ -227,17 +226,6 @@ def crash_result(job: Job) -> SampleResult:
 
 def unanswered_result(work: WorkItem, failure: Failure, number: int | None = None) -> SampleResult:
     """The error of a sample that no Worker has answered; `number` is its unfinished task's."""
-    return _result_of(
-        work,
-        verdict=Verdict.ERROR,
-        failure=failure,
-        started=now(),
-        task_id=number,
-        task_file=None if number is None else f"tasks/active/TASK-{number}.md",
-    )
-
-
-def _result_of(work: WorkItem, **outcome: Any) -> SampleResult:
     sample = work.sample
     cell = work.cell
     return SampleResult(
@@ -252,12 +240,14 @@ def _result_of(work: WorkItem, **outcome: Any) -> SampleResult:
         metadata=sample.metadata,
         parts=work.identity.parts,
         scored_by=work.scored_by,
-        **outcome,
+        verdict=Verdict.ERROR,
+        failure=failure,
+        started=now(),
+        task_id=number,
+        task_file=None if number is None else f"tasks/active/TASK-{number}.md",
     )
 
 
-Counted = tuple[Any, ...] | dict[str, Any]
-"""What is counted of a result, as plain data: values of `_COUNTED`, or the whole line."""
 _COUNTED = (
     "verdict",
     "scores",
@@ -266,31 +256,34 @@ _COUNTED = (
     "duration_s",
     "started",
     "task_id",
-    "task_file",
     "cached_calls",
 )
-_counted = itemgetter(*_COUNTED)
+_OF_SAMPLE = ("inputs", "target", "metadata")
 
 
-def pack_result(result: SampleResult, scrub: Scrub | None) -> tuple[bytes, Counted]:
-    """The line of a result, and what the process that writes it counts."""
+def pack_result(result: SampleResult, scrub: Scrub | None) -> tuple[bytes, dict[str, Any]]:
+    """The line of a result, and what the process that writes it counts, as JSON: without what its
+    sample has, unless that differs in the line.
+    """
     ((line, stored),) = encode_results([result], scrub)
-    data = decode_line(line)
-    # Without its secrets it may differ from the sample.
-    return line, _counted(data) if stored is result else data
+    # A secret is only in the sample.
+    if all(stored[name] == getattr(result, name) for name in _OF_SAMPLE):
+        return line, {name: stored[name] for name in _COUNTED}
+    return line, stored
 
 
-def unpack_result(work: WorkItem, outcome: Counted) -> SampleResult:
-    """The result that `pack_result` got, without what only its line needs."""
-    if isinstance(outcome, dict):
-        return SampleResult.from_dict(outcome)
-    values = dict(zip(_COUNTED, outcome, strict=True))
-    failure = values["failure"]
-    values["verdict"] = Verdict(values["verdict"])
-    values["scores"] = {name: Score.from_dict(data) for name, data in values["scores"].items()}
-    values["failure"] = None if failure is None else Failure.from_dict(failure)
-    values["usage"] = Usage.from_dict(values["usage"])
-    return _result_of(work, **values)
+def unpack_result(work: WorkItem, counted: dict[str, Any]) -> dict[str, Any]:
+    """What is counted of a result, with what its sample has."""
+    if "sample_id" not in counted:
+        sample = work.sample
+        counted["sample_id"] = sample.id
+        counted["epoch"] = work.epoch
+        counted["template"] = work.cell.template
+        counted["variant"] = work.cell.variant
+        counted["inputs"] = sample.inputs
+        counted["target"] = sample.target
+        counted["metadata"] = sample.metadata
+    return counted
 
 
 class HostLost(Exception):

@@ -41,10 +41,9 @@ from evaluator.interpreter.background import NoBackground
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.lazy_dataclass import dataclass
 from evaluator.processes.concurrency import cancel_all
-from evaluator.record.owner import current_owner
 from evaluator.record.redact import Redactor
-from evaluator.record.steps import Owner
 from evaluator.record.store import TaskStore
+from evaluator.store.owners import Owner, current_owner
 
 if TYPE_CHECKING:
     from evaluator.handler.config import HandlerConfig

@@ -11,9 +11,6 @@ import pickle
 from collections.abc import Mapping
 from typing import Any
 
-from evaluator.background.in_process import EvaluationWork
-from evaluator.background.scripts import NodeCommand, NodeWork, OpenNode, RemoteCommand
-from evaluator.background.tasks import End
 from evaluator.batch.engines.host import VERSIONS, EvaluatorRecipe, evaluator_recipe
 from evaluator.batch.engines.taskfiles import OwnFolder, store_files
 from evaluator.errors import ConfigurationError, RecordError, UsageError
@@ -22,6 +19,9 @@ from evaluator.errors.results import Outcome
 from evaluator.files.open_below import not_writable
 from evaluator.interpreter.background import NoBackground
 from evaluator.interpreter.evaluator import Evaluator
+from evaluator.jobs.in_process import EvaluationWork
+from evaluator.jobs.scripts import NodeCommand, NodeWork, OpenNode, RemoteCommand
+from evaluator.jobs.tasks import End
 from evaluator.lazy_dataclass import dataclass
 
 IDS = 1_000

@@ -22,7 +22,6 @@ from typing import Any
 from evaluator import clock
 from evaluator.batch.engines.base import (
     ClusterLost,
-    Counted,
     HostLost,
     Job,
     LimiterProxy,
@@ -39,9 +38,8 @@ from evaluator.errors import ConfigurationError, EvaluatorError, RecordError
 from evaluator.errors.messages import LOGGER
 from evaluator.lazy_dataclass import dataclass
 from evaluator.processes.concurrency import cancel_all
-from evaluator.record.owner import current_owner
-from evaluator.record.steps import Owner
 from evaluator.record.store import TaskStore
+from evaluator.store.owners import Owner, current_owner
 
 SUSPECT_AFTER = 2
 MAX_FAILED_STARTS = 3
@@ -305,7 +303,7 @@ class Pool:
         self,
         job: Job,
         line: bytes,
-        outcome: Counted | None,
+        counted: dict[str, Any] | None,
         pending: str,
         files: list[tuple[int, bytes]],
     ) -> WorkResult | RecordError:
@@ -316,11 +314,9 @@ class Pool:
             return RecordError(
                 f"{self._store.root}: a task file cannot be written: {error.strerror}"
             )
-        if outcome is None:
-            result = None
-        else:
-            result = unpack_result(job.work, outcome)
-        return WorkResult(job.work, result, pending=pending, line=line)
+        if counted is not None:
+            counted = unpack_result(job.work, counted)
+        return WorkResult(job.work, None, pending=pending, line=line, counted=counted)
 
     def _send_budget_ended(self, members: Collection[_Member]) -> None:
         reason = self._worker.budget_ended()

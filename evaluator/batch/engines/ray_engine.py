@@ -26,7 +26,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from typing import Any
 
 from evaluator import clock, this_process
-from evaluator.background.scripts import NodeCommand, OpenNode, RemoteCommand
 from evaluator.batch.engines.base import HostLost, IsStopping, NextWork, OnDone
 from evaluator.batch.engines.host import Host, make_recipe
 from evaluator.batch.engines.pool import Node
@@ -34,7 +33,8 @@ from evaluator.batch.engines.process_engine import PoolEngine
 from evaluator.batch.work import Worker
 from evaluator.errors import ConfigurationError, EvaluatorError
 from evaluator.errors.messages import LOGGER
-from evaluator.files.libraries import import_extra, import_library
+from evaluator.files.project_code import import_extra, import_library
+from evaluator.jobs.scripts import NodeCommand, OpenNode, RemoteCommand
 from evaluator.processes.concurrency import in_thread
 
 _TELEMETRY = "RAY_USAGE_STATS_ENABLED"

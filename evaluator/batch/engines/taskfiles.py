@@ -24,8 +24,8 @@ from evaluator.files.atomic import NEW_FILE, lock, try_lock
 from evaluator.files.open_below import open_private_folder
 from evaluator.lazy_dataclass import dataclass
 from evaluator.record.segments import labels_of
-from evaluator.record.steps import Owner
 from evaluator.record.store import TaskStore
+from evaluator.store.owners import Owner
 
 _PROBE = ".probe-"
 IDS_EACH = 1_000_000_000

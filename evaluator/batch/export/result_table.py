@@ -32,8 +32,8 @@ from typing import Any, Literal, TextIO
 from evaluator.batch.export.output_path import About, output_file
 from evaluator.batch.labels import CurrentLabels, majority
 from evaluator.batch.records import SampleResult
-from evaluator.batch.summary.stability import flips_of
-from evaluator.files.libraries import import_extra
+from evaluator.batch.summary.parts import flips_of
+from evaluator.files.project_code import import_extra
 from evaluator.lazy_dataclass import dataclass
 
 Kind = Literal["bool", "int", "float", "text", "time"]

@@ -14,9 +14,9 @@ input, id, target and metadata.
 
 from evaluator.batch.rows.fewshot import FewShot as FewShot
 from evaluator.batch.rows.json_values import RowError as RowError
+from evaluator.batch.rows.json_values import Selection as Selection
 from evaluator.batch.rows.mapping import RowMapping as RowMapping
 from evaluator.batch.rows.row_source import DataFrame as DataFrame
 from evaluator.batch.rows.row_source import RowsInput as RowsInput
 from evaluator.batch.rows.row_source import RowSource as RowSource
 from evaluator.batch.rows.row_source import open_rows as open_rows
-from evaluator.batch.rows.selection import Selection as Selection

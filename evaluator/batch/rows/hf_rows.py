@@ -27,8 +27,8 @@ from evaluator import disk
 from evaluator.batch.rows.json_values import RowError, read_objects
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.files.atomic import atomic_file
-from evaluator.files.libraries import import_extra
 from evaluator.files.locations import cache_folder
+from evaluator.files.project_code import import_extra
 from evaluator.lazy_dataclass import dataclass
 
 PREFIX = "hf:"

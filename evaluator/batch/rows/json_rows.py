@@ -1,28 +1,157 @@
-"""Rows from JSON files: one object on each line, or one array of objects. Only standard JSON is
+"""Rows from files: JSON, JSON Lines, CSV, TSV and Parquet, and the lines that they are read from.
+
+Rows from JSON files: one object on each line, or one array of objects. Only standard JSON is
 accepted.
+
+Reads lines of UTF-8 text files, optionally compressed with gzip, with their numbers;
+fingerprints of files.
+
+Rows from tables: CSV, TSV, Parquet files and pandas DataFrames.
+
+Rows from CSV and TSV files: a header, then one row in each record; every value is text.
+Fields may be quoted with `"`; a quote inside is doubled, and a quoted field may span lines: RFC
+4180.
 """
 
 from __future__ import annotations
 
 import codecs
+import csv
+import gzip
+import hashlib
 import json
 import math
+import os
 import re
+import stat
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, cast
 
-from evaluator.batch.rows.json_values import RowError, Rows
-from evaluator.batch.rows.text_lines import (
-    MAX_ROW_BYTES,
-    not_utf8,
-    nul_character,
-    open_bytes,
-    read_bytes,
-    read_lines,
-)
+from evaluator.batch.rows.json_values import RowError, Rows, read_objects
 from evaluator.errors.messages import MAX_DIGITS, json_problem, shortened
-from evaluator.language.types import describe
+from evaluator.files.open_below import hole_problem
+from evaluator.files.project_code import import_extra
+from evaluator.language.scopes import describe
 from evaluator.output.strict import read_strict
+
+MAX_ROW_BYTES = 64 * 1024 * 1024
+"""The longest row that is read: anything longer is a file of another format."""
+
+_BOM = b"\xef\xbb\xbf"
+_LINE_CHUNK = 1 << 20
+
+
+def check_file(path: Path) -> None:
+    """Raises: RowError, unless `path` is a regular file that is not empty."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+    if stat.S_ISDIR(found.st_mode):
+        raise RowError("is a folder; give a file in it", source=str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise RowError("is not a regular file; save the rows to one first", source=str(path))
+    if (problem := hole_problem(found)) is not None:
+        raise RowError(f"is not a file of rows: {problem}", source=str(path))
+    if found.st_size == 0:
+        raise RowError("the file is empty", source=str(path))
+
+
+def open_bytes(path: Path) -> BinaryIO:
+    """The file, decompressed where its name ends in .gz. Raises: RowError."""
+    try:
+        if path.suffix.lower() == ".gz":
+            return cast(BinaryIO, gzip.open(path, "rb"))
+        return path.open("rb")
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def read_bytes(read: Callable[[int], bytes], path: Path, line: int, size: int) -> bytes:
+    """The next bytes by `read(size)`. Raises: RowError, after `line` lines."""
+    try:
+        return read(size)
+    except (OSError, EOFError, zlib.error) as error:
+        raise _unreadable(path, error, line=line + 1) from error
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Each line with its number from 1, including its line end. A byte order mark is removed.
+
+    Lines end only with a line feed: other line ends of Python may occur inside JSON strings.
+
+    Raises: RowError, for text that is not UTF-8, a line of more than MAX_ROW_BYTES, and a file that
+    cannot be read.
+    """
+    number = 0
+    with open_bytes(path) as file:
+        while line := read_bytes(file.readline, path, line=number, size=MAX_ROW_BYTES + 1):
+            number += 1
+            if len(line) > MAX_ROW_BYTES:
+                message = (
+                    f"the line is longer than {MAX_ROW_BYTES >> 20} MiB; put each row on one line"
+                )
+                raise RowError(message, source=str(path), line=number)
+            if number == 1:
+                line = line.removeprefix(_BOM)
+            try:
+                yield number, line.decode()
+            except UnicodeDecodeError as error:
+                column = len(line[: error.start].decode()) + 1
+                raise not_utf8(path, number, column=column, data=line) from error
+
+
+def not_utf8(path: Path, line: int, column: int, data: bytes) -> RowError:
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        guess = " (UTF-16?)"
+    else:
+        guess = ""
+    return RowError(
+        f"the text is not UTF-8{guess}; save it as UTF-8",
+        source=str(path),
+        line=line,
+        column=column,
+    )
+
+
+def nul_character(path: Path, line: int, column: int) -> RowError:
+    message = "a NUL character: the file is not text, or not UTF-8 (UTF-16?); save it as UTF-8"
+    return RowError(message, source=str(path), line=line, column=column)
+
+
+def fingerprint(path: Path, *, count_lines: bool) -> tuple[int, str, int | None]:
+    """The size in bytes, the SHA-256 and, with `count_lines`, the number of nonblank lines, in one
+    pass.
+
+    Raises: RowError, if the file cannot be read.
+    """
+    digest = hashlib.sha256()
+    lines = 0
+    has_content = False
+    try:
+        with path.open("rb") as file:
+            if not count_lines:
+                size = os.fstat(file.fileno()).st_size
+                return size, hashlib.file_digest(file, "sha256").hexdigest(), None
+            while piece := file.readline(_LINE_CHUNK):
+                digest.update(piece)
+                has_content = has_content or not piece.isspace()
+                if piece.endswith(b"\n"):
+                    lines = lines + has_content
+                    has_content = False
+            return file.tell(), digest.hexdigest(), lines + has_content
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception, line: int | None = None) -> RowError:
+    message = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+    if line is not None and not getattr(error, "strerror", None):
+        message = f"the compressed file is broken or incomplete: {error}"
+    return RowError(message, source=str(path), line=line)
+
 
 _CHUNK = 1 << 18
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -240,3 +369,155 @@ class _ArrayReader:
         raise RowError(
             message, source=str(self._path), line=self._line, column=self._at - self._begin + 1
         )
+
+
+def read_csv(path: Path, delimiter: str) -> Rows:
+    """Each row with the line where it begins; blank lines are skipped.
+
+    Raises: RowError: an empty or duplicate name in the header, a different number of fields than in
+    the header, an unclosed quote, a NUL.
+    """
+    # One limit for the whole process, by default 128 KiB, which is less than a document may have.
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_ROW_BYTES))
+    reader = csv.reader(_without_nul(path), delimiter=delimiter, strict=True)
+    header: list[str] | None = None
+    while True:
+        line = reader.line_num + 1
+        try:
+            fields = next(reader)
+        except StopIteration:
+            break
+        except csv.Error as error:
+            raise _broken_table(path, line, reason=str(error)) from error
+        if not fields:
+            continue
+        if header is None:
+            header = _checked(fields, path, line=line, delimiter=delimiter)
+            continue
+        if len(fields) != len(header):
+            raise _uneven(path, line, fields=fields, header=header)
+        yield line, dict(zip(header, fields, strict=True))
+    if header is None:
+        raise RowError("the file has no header", source=str(path))
+
+
+def _without_nul(path: Path) -> Iterator[str]:
+    for number, line in read_lines(path):
+        if "\0" in line:
+            raise nul_character(path, number, column=line.index("\0") + 1)
+        yield line
+
+
+def _broken_table(path: Path, line: int, reason: str) -> RowError:
+    if "unexpected end of data" in reason:
+        reason = 'a quote (") is opened in this row and never closed'
+    elif "expected after" in reason:
+        reason = (
+            'a closing quote (") is not followed by a delimiter; double a quote that is part '
+            "of the text"
+        )
+    elif "new-line character" in reason:
+        reason = "a carriage return outside quotes; end lines with a line feed"
+    return RowError(reason, source=str(path), line=line)
+
+
+def _checked(header: list[str], path: Path, line: int, delimiter: str) -> list[str]:
+    seen: dict[str, int] = {}
+    for number, name in enumerate(header, 1):
+        if not name.strip():
+            raise RowError(f"field {number} of the header has no name", source=str(path), line=line)
+        if name in seen:
+            message = f"the header names {name!r} twice, in fields {seen[name]} and {number}"
+            raise RowError(message, source=str(path), line=line)
+        seen[name] = number
+    other = next(
+        (sign for sign in (",", ";", "\t") if sign != delimiter and sign in header[0]), None
+    )
+    if len(header) == 1 and other is not None:
+        message = (
+            f"the fields seem to be separated by {other!r}; save the file with "
+            f"{delimiter!r} as separator"
+        )
+        raise RowError(message, source=str(path), line=line)
+    return header
+
+
+def _uneven(path: Path, line: int, fields: list[str], header: list[str]) -> RowError:
+    more = len(fields) > len(header)
+    if more:
+        hint = "quote a field that contains a delimiter"
+    else:
+        hint = f"{header[len(fields)]!r} is missing"
+    message = f"{len(fields)} fields, but the header has {len(header)}; {hint}"
+    return RowError(message, source=str(path), line=line)
+
+
+_BLOCK = 512
+
+
+def read_parquet(path: Path) -> Rows:
+    """Each row, read block by block. Raises: RowError; MissingExtra, without pyarrow."""
+    with _parquet(path) as file:
+        _check_names(str(path), file.schema_arrow.names)
+        place = 0
+        blocks = iter(file.iter_batches(batch_size=_BLOCK))
+        while True:
+            try:
+                block = next(blocks, None)
+                records: list[Any]
+                if block is None:
+                    records = []
+                else:
+                    records = block.to_pylist()
+            except (OSError, ValueError) as error:
+                raise RowError(
+                    f"the Parquet file is broken: {error}", source=str(path), place=place
+                ) from error
+            if block is None:
+                return
+            yield from read_objects(records, str(path), start=place)
+            place += len(records)
+
+
+def count_parquet(path: Path) -> int:
+    """The number of rows according to the Parquet file. Raises: as `read_parquet`."""
+    with _parquet(path) as file:
+        return file.metadata.num_rows
+
+
+def _parquet(path: Path) -> Any:
+    module = import_extra("pyarrow.parquet", "parquet")
+    try:
+        return module.ParquetFile(path)
+    except (OSError, ValueError) as error:
+        raise RowError(f"cannot be read as Parquet: {error}", source=str(path)) from error
+
+
+def is_polars(source: Any) -> bool:
+    return hasattr(source, "iter_rows") and hasattr(source, "columns")
+
+
+def is_pandas(source: Any) -> bool:
+    return hasattr(source, "iloc") and hasattr(source, "to_dict") and hasattr(source, "columns")
+
+
+def read_pandas(frame: Any, source: str) -> Rows:
+    """Each row without its index; NaN, which marks a missing value in pandas, becomes null. Raises:
+    RowError.
+    """
+    _check_names(source, list(frame.columns))
+    for start in range(0, len(frame), _BLOCK):
+        records: list[dict[Any, Any]] = frame.iloc[start : start + _BLOCK].to_dict("records")
+        for record in records:
+            for name, value in record.items():
+                if isinstance(value, float) and value != value:
+                    record[name] = None
+        yield from read_objects(records, source, start=start)
+
+
+def _check_names(source: str, names: list[Any]) -> None:
+    for name in names:
+        if not isinstance(name, str) or not name.strip():
+            raise RowError(f"a column is named {name!r}, expected text", source=source)
+        if names.count(name) > 1:
+            raise RowError(f"two columns are named {name!r}", source=source)

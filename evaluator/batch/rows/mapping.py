@@ -22,9 +22,8 @@ from evaluator.errors import ExpressionError, UsageError
 from evaluator.errors.messages import did_you_mean, listed
 from evaluator.language.analysis import analyse, analyse_expression
 from evaluator.language.sandbox import evaluate_expression_sync, render_sync
-from evaluator.language.scopes import Scope
+from evaluator.language.scopes import Scope, describe
 from evaluator.language.syntax import has_markup, parse_text
-from evaluator.language.types import describe
 from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Expression, Span, Text
 

@@ -24,19 +24,28 @@ from typing import Any, Protocol, TypeAlias, cast
 from evaluator import clock
 from evaluator.batch.records import Sample
 from evaluator.batch.rows.hf_rows import is_hub_name, stored_rows
-from evaluator.batch.rows.json_rows import read_array, read_jsonl
-from evaluator.batch.rows.json_values import RowError, Rows, read_object, read_objects
-from evaluator.batch.rows.mapping import ChooseShots, Getter, Mapper, RowMapping, expression
-from evaluator.batch.rows.selection import Reservoir, Selection, shard_of
-from evaluator.batch.rows.table_rows import (
+from evaluator.batch.rows.json_rows import (
+    check_file,
     count_parquet,
+    fingerprint,
     is_pandas,
     is_polars,
+    read_array,
     read_csv,
+    read_jsonl,
     read_pandas,
     read_parquet,
 )
-from evaluator.batch.rows.text_lines import check_file, fingerprint
+from evaluator.batch.rows.json_values import (
+    Reservoir,
+    RowError,
+    Rows,
+    Selection,
+    read_object,
+    read_objects,
+    shard_of,
+)
+from evaluator.batch.rows.mapping import ChooseShots, Getter, Mapper, RowMapping, expression
 from evaluator.errors import ExpressionError, UsageError
 from evaluator.errors.messages import listed
 from evaluator.lazy_dataclass import dataclass

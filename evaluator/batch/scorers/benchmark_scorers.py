@@ -33,7 +33,7 @@ from evaluator.batch.scorers.contract import (
 )
 from evaluator.errors import MissingExtra, UsageError
 from evaluator.fields import Share
-from evaluator.files.libraries import import_extra
+from evaluator.files.project_code import import_extra
 from evaluator.lazy_dataclass import dataclass
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")

@@ -21,8 +21,8 @@ from evaluator.errors import ExpressionError, UsageError
 from evaluator.errors.messages import did_you_mean
 from evaluator.fields import After, Checked, FieldError
 from evaluator.language.analysis import analyse_expression
+from evaluator.language.scopes import describe as type_of
 from evaluator.language.scopes import plain
-from evaluator.language.types import describe as type_of
 from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Expression, Span, Text
 

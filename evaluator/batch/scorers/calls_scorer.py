@@ -13,7 +13,7 @@ from evaluator.batch.scorers.builtin_scorer import ResultScorer, ScoredExpressio
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_score
 from evaluator.batch.scorers.json_scorers import first_unmatched
 from evaluator.errors import UsageError
-from evaluator.language.types import describe as type_of
+from evaluator.language.scopes import describe as type_of
 from evaluator.lazy_dataclass import dataclass
 from evaluator.output import parse_output
 

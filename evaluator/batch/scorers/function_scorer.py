@@ -39,7 +39,7 @@ from evaluator.batch.scorers.contract import (
 from evaluator.errors import ConfigurationError, UsageError
 from evaluator.errors.messages import type_of
 from evaluator.fields import Share, accept
-from evaluator.files.libraries import FILE_NAMES, import_place
+from evaluator.files.project_code import FILE_NAMES, import_place
 from evaluator.lazy_dataclass import dataclass
 from evaluator.output.schema import schema_imports
 

@@ -15,7 +15,7 @@ from evaluator.batch.scorers.numeric_scorer import exact_number, is_close
 from evaluator.errors import UsageError
 from evaluator.errors.messages import cut
 from evaluator.fields import NotNegative
-from evaluator.language.types import describe as type_of
+from evaluator.language.scopes import describe as type_of
 from evaluator.lazy_dataclass import dataclass
 from evaluator.output import parse_output
 from evaluator.output.result import json_path

@@ -31,7 +31,7 @@ from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, graded_scor
 from evaluator.errors import UsageError
 from evaluator.errors.results import Outcome, TaskError, TaskResult, Usage
 from evaluator.fields import Names, Positive, Range, Share
-from evaluator.language.types import describe as type_of
+from evaluator.language.scopes import describe as type_of
 from evaluator.lazy_dataclass import dataclass
 from evaluator.models.logprobs import TokenLogprob, from_rows
 

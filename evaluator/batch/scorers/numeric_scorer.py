@@ -25,7 +25,7 @@ from evaluator.batch.scorers.builtin_scorer import ResultScorer, shown
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_score
 from evaluator.errors import UsageError
 from evaluator.fields import NotNegative
-from evaluator.language.types import describe as type_of
+from evaluator.language.scopes import describe as type_of
 from evaluator.lazy_dataclass import dataclass
 from evaluator.patterns import Match, Pattern
 

@@ -27,10 +27,11 @@ from evaluator.batch.scorers.json_scorers import JsonEqualScorer, JsonSchemaScor
 from evaluator.batch.scorers.math_scorer import MathScorer
 from evaluator.batch.scorers.model_graded import GradedScorer, ReferenceScorer, RubricScorer
 from evaluator.batch.scorers.numeric_scorer import NumericScorer
-from evaluator.batch.scorers.panels import MajorityScorer, PairwiseScorer
-from evaluator.batch.scorers.probability_scorers import (
+from evaluator.batch.scorers.panels import (
     ConfidenceScorer,
     LoglikelihoodScorer,
+    MajorityScorer,
+    PairwiseScorer,
     PerplexityScorer,
 )
 from evaluator.batch.scorers.text_scorers import (

@@ -27,7 +27,7 @@ from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_scor
 from evaluator.errors import UsageError
 from evaluator.errors.results import Usage
 from evaluator.fields import Share
-from evaluator.files.libraries import import_extra
+from evaluator.files.project_code import import_extra
 from evaluator.lazy_dataclass import dataclass
 from evaluator.memory.embedding import Embedder, embed
 from evaluator.output import patterns

@@ -5,10 +5,17 @@ averaged or dropped.
 """
 
 from evaluator.batch.statistics.agreement import Agreement as Agreement
+from evaluator.batch.statistics.agreement import JudgeCounts as JudgeCounts
+from evaluator.batch.statistics.agreement import JudgeRates as JudgeRates
+from evaluator.batch.statistics.agreement import JudgeVariance as JudgeVariance
 from evaluator.batch.statistics.agreement import cohen_kappa as cohen_kappa
 from evaluator.batch.statistics.agreement import cohen_kappa_of as cohen_kappa_of
+from evaluator.batch.statistics.agreement import judge_rates as judge_rates
+from evaluator.batch.statistics.agreement import judge_variance as judge_variance
 from evaluator.batch.statistics.agreement import krippendorff_alpha as krippendorff_alpha
 from evaluator.batch.statistics.agreement import krippendorff_alpha_of as krippendorff_alpha_of
+from evaluator.batch.statistics.agreement import noise_floor as noise_floor
+from evaluator.batch.statistics.agreement import panel_flips as panel_flips
 from evaluator.batch.statistics.averages import Reducer as Reducer
 from evaluator.batch.statistics.averages import Variance as Variance
 from evaluator.batch.statistics.averages import pass_at_k as pass_at_k
@@ -47,10 +54,3 @@ from evaluator.batch.statistics.sequential import StoppingRule as StoppingRule
 from evaluator.batch.statistics.sequential import anytime as anytime
 from evaluator.batch.statistics.sequential import group_sequential as group_sequential
 from evaluator.batch.statistics.sequential import race as race
-from evaluator.batch.statistics.stability import JudgeVariance as JudgeVariance
-from evaluator.batch.statistics.stability import judge_variance as judge_variance
-from evaluator.batch.statistics.stability import noise_floor as noise_floor
-from evaluator.batch.statistics.stability import panel_flips as panel_flips
-from evaluator.batch.statistics.verification import JudgeCounts as JudgeCounts
-from evaluator.batch.statistics.verification import JudgeRates as JudgeRates
-from evaluator.batch.statistics.verification import judge_rates as judge_rates

@@ -1,21 +1,62 @@
-"""Agreement of judges beyond chance: Cohen's kappa for two, Krippendorff's alpha for any number and
+"""Judges: their agreement, how often they are right, and how stable their verdicts are.
+
+Agreement of judges beyond chance: Cohen's kappa for two, Krippendorff's alpha for any number and
 missing ratings.
 
 A rating is any label or number; None is a missing rating. Both measures are 1 for perfect
 agreement, about 0 for agreement by chance, and None where all ratings are equal, so that
 disagreement is impossible.
+
+How often a judge is right, from labels of some of the results that it judged.
+
+Labels are drawn within the judge's verdicts, at rates that may differ. The share of answers that
+the judge passes among those that really pass (its sensitivity) therefore does not follow from the
+labelled results alone: each verdict counts by the number of results that have it. With W the share
+of results that the judge passed, p₁ the share of labels that pass among these, and p₀ among the
+others:
+
+    sensitivity = W p₁ / (W p₁ + (1 − W) p₀)
+    specificity = (1 − W)(1 − p₀) / ((1 − W)(1 − p₀) + W (1 − p₁))
+
+Their variances, and those of kappa and alpha, follow from those of W, p₁ and p₀ (the delta method).
+The intervals of sensitivity and specificity are computed on the logit scale; a count of 0 is not
+taken as certain there (half a result is added to both labels of a verdict).
+
+Sources: Begg and Greenes, "Assessment of Diagnostic Tests When Disease Verification is Subject to
+Selection Bias", Biometrics 39 (1983) 207; kappa: Cohen (1960); alpha: Krippendorff (2011).
+
+How stable the verdicts of judges are that are asked several times about one answer.
+
+A value that judge m gives when it is asked about answer i for the k-th time is modelled as
+
+    value = mean + answer i + model m + (answer i, model m) + error
+
+with random effects. `judge_variance` estimates their variances from complete ratings by the
+analysis of variance of two crossed factors with repetitions, as unbiased estimates that are cut at
+0. `panel_flips` is the probability that the majority of a second panel of the same size decides
+otherwise: with a Beta distribution of an answer's chance to pass, fitted by the mean and by how
+often two verdicts on one answer differ, it is a sum of beta-binomial probabilities.
+
+Sources: Searle, Casella and McCulloch, Variance Components (1992), chapter 4; Skellam, Journal of
+the Royal Statistical Society B 10 (1948) 257, for the beta-binomial distribution.
 """
 
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any, Literal
 
-from evaluator.batch.statistics.distributions import check_confidence, normal_quantile, whole
-from evaluator.batch.statistics.intervals import CONFIDENCE
+from evaluator.batch.statistics.intervals import (
+    CONFIDENCE,
+    Estimate,
+    check_confidence,
+    normal_quantile,
+    whole,
+)
 from evaluator.errors import UsageError
 from evaluator.fields import JsonForm, accept
 from evaluator.lazy_dataclass import dataclass
@@ -242,3 +283,267 @@ def _is_number(value: Any) -> bool:
 def _check_counts(counts: Mapping[tuple[Any, ...], int]) -> None:
     for ratings, count in counts.items():
         whole(f"the count of {ratings!r}", count)
+
+
+_STEP = 1e-6
+_Shares = tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeCounts(JsonForm):
+    """The labelled results by the verdict of the judge and the label, and all results by the
+    verdict.
+    """
+
+    computed = ("labelled",)
+    passed_passed: int
+    passed_failed: int
+    failed_passed: int
+    failed_failed: int
+    passed: int
+    failed: int
+
+    @property
+    def labelled(self) -> int:
+        return self.passed_passed + self.passed_failed + self.failed_passed + self.failed_failed
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeRates(JsonForm):
+    """The sensitivity and specificity of a judge, and its agreement with the labels beyond
+    chance. Estimates without a `mean` are unknown.
+    """
+
+    sensitivity: Estimate
+    specificity: Estimate
+    kappa: Agreement
+    alpha: Agreement
+
+
+def judge_rates(
+    counts: JudgeCounts, design_effect: float = 1.0, confidence: float = CONFIDENCE
+) -> JudgeRates:
+    """The rates of a judge. `design_effect` is how much larger the variance is than that of
+    independent results; 1 where they are independent.
+
+    Raises: UsageError, if a count is negative, more results are labelled than there are, or
+    `design_effect` is not at least 0.
+    """
+    check_confidence(confidence)
+    for name in ("passed_passed", "passed_failed", "failed_passed", "failed_failed"):
+        whole(name, getattr(counts, name))
+    in_passed = counts.passed_passed + counts.passed_failed
+    in_failed = counts.failed_passed + counts.failed_failed
+    if in_passed > counts.passed or in_failed > counts.failed:
+        raise UsageError("more results are labelled than the judge has judged")
+    if not design_effect >= 0:
+        raise UsageError(f"the design effect is {design_effect!r}, expected at least 0")
+    n = counts.labelled
+    total = counts.passed + counts.failed
+    unknown = Estimate(None, None, None, None, n, None, "delta", confidence)
+    nothing = Agreement(None, n, total, 2)
+    if not n or (counts.passed and not in_passed) or (counts.failed and not in_failed):
+        return JudgeRates(unknown, unknown, kappa=nothing, alpha=nothing)
+    share = counts.passed / total
+    seen = (
+        counts.passed_passed / in_passed if in_passed else 0.0,
+        counts.failed_passed / in_failed if in_failed else 0.0,
+        share,
+    )
+    smooth = (
+        (counts.passed_passed + 0.5) / (in_passed + 1),
+        (counts.failed_passed + 0.5) / (in_failed + 1),
+        min(max(share, 0.5 / (total + 1)), 1 - 0.5 / (total + 1)),
+    )
+    variances = (
+        smooth[0] * (1 - smooth[0]) / max(1, in_passed) * design_effect,
+        smooth[1] * (1 - smooth[1]) / max(1, in_failed) * design_effect,
+        smooth[2] * (1 - smooth[2]) / total * design_effect,
+    )
+    quantile = normal_quantile((1 + confidence) / 2)
+
+    def rate(part: Callable[[_Shares], tuple[float, float]]) -> Estimate:
+        right, wrong = part(seen)
+        if right + wrong <= 0:
+            return unknown
+
+        def logit(at: _Shares) -> float:
+            inside, outside = part(at)
+            return math.log(inside / outside)
+
+        mean = right / (right + wrong)
+        centre = logit(smooth)
+        spread = _spread(logit, smooth, variances)
+        low = 1 / (1 + math.exp(quantile * spread - centre))
+        high = 1 / (1 + math.exp(-quantile * spread - centre))
+        se = spread * mean * (1 - mean)
+        return Estimate(
+            mean, se, min(low, mean), max(high, mean), n, None, "delta, logit", confidence
+        )
+
+    def agreement(measure: Callable[[_Shares], float | None]) -> Agreement:
+        value = measure(seen)
+        if value is None:
+            return nothing
+        se = _spread(lambda at: measure(at) or 0.0, smooth, variances)
+        low = max(-1.0, value - quantile * se)
+        return Agreement(value, n, total, 2, se, low, min(1.0, value + quantile * se))
+
+    return JudgeRates(
+        rate(_of_passed), rate(_of_failed), kappa=agreement(_kappa), alpha=agreement(_alpha)
+    )
+
+
+def _cells(at: _Shares) -> tuple[float, float, float, float]:
+    """The shares of all results: passed by both, by the judge alone, by people alone, by none."""
+    right, missed, passed = at
+    return (
+        passed * right,
+        passed * (1 - right),
+        (1 - passed) * missed,
+        (1 - passed) * (1 - missed),
+    )
+
+
+def _of_passed(at: _Shares) -> tuple[float, float]:
+    both, _, people, _ = _cells(at)
+    return both, people
+
+
+def _of_failed(at: _Shares) -> tuple[float, float]:
+    _, judge, _, none = _cells(at)
+    return none, judge
+
+
+def _kappa(at: _Shares) -> float | None:
+    both, judge, people, none = _cells(at)
+    chance = (both + judge) * (both + people) + (people + none) * (judge + none)
+    if chance >= 1:
+        return None
+    return (both + none - chance) / (1 - chance)
+
+
+def _alpha(at: _Shares) -> float | None:
+    both, judge, people, _ = _cells(at)
+    passed = both + (judge + people) / 2
+    expected = 2 * passed * (1 - passed)
+    if expected <= 0:
+        return None
+    return 1 - (judge + people) / expected
+
+
+def _spread(measure: Callable[[_Shares], float], at: _Shares, variances: _Shares) -> float:
+    """The standard deviation of `measure`, from numeric derivatives."""
+    total = 0.0
+    for place, variance in enumerate(variances):
+        step = min(_STEP, at[place] / 2, (1 - at[place]) / 2)
+        above = list(at)
+        below = list(at)
+        above[place] += step
+        below[place] -= step
+        slope = (
+            measure((above[0], above[1], above[2])) - measure((below[0], below[1], below[2]))
+        ) / (2 * step)
+        total += slope * slope * variance
+    return math.sqrt(total)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeVariance(JsonForm):
+    """The variance of single values, from `n` answers that every judge rated: `rows` between
+    answers; `model` between the models of judges, in level and answer by answer; `judge` between
+    repeated askings of one model. None where it cannot be told: `model` with one model. With
+    several models that are asked once, `judge` includes their differences answer by answer.
+    """
+
+    rows: float | None
+    model: float | None
+    judge: float | None
+    n: int
+
+
+def judge_variance(ratings: Iterable[Sequence[Sequence[float]]]) -> JudgeVariance:
+    """The components of variance of `ratings`: for each answer the values of each model, as many
+    for every model of every answer.
+
+    Raises: UsageError, if the numbers of values differ.
+    """
+    shape: tuple[int, int] | None = None
+    means = array("d")
+    levels: list[list[float]] = []
+    errors = array("d")
+    cells = array("d")
+    for answer in ratings:
+        own = (len(answer), len(answer[0]))
+        if shape is None:
+            shape = own
+            levels = [[] for _ in answer]
+        if own != shape or any(len(values) != own[1] for values in answer):
+            raise UsageError("judge_variance needs as many values of every model for every answer")
+        of_models = [math.fsum(values) / len(values) for values in answer]
+        mean = math.fsum(of_models) / len(of_models)
+        means.append(mean)
+        for level, own_mean, values in zip(levels, of_models, answer, strict=True):
+            level.append(own_mean)
+            cells.append((own_mean - mean) ** 2)
+            errors.extend((value - own_mean) ** 2 for value in values)
+    n = len(means)
+    if shape is None or n < 2 or shape == (1, 1):
+        return JudgeVariance(None, None, None, n)
+    models, times = shape
+    grand = math.fsum(means) / n
+    square_rows = models * times * math.fsum((mean - grand) ** 2 for mean in means) / (n - 1)
+    if models == 1:
+        error = math.fsum(errors) / (n * (times - 1))
+        return JudgeVariance(max(0.0, (square_rows - error) / times), None, error, n)
+    of_models = math.fsum((math.fsum(level) / n - grand) ** 2 for level in levels)
+    joint = times * max(0.0, math.fsum(cells) - n * of_models) / ((n - 1) * (models - 1))
+    square_models = n * times * of_models / (models - 1)
+    rows = max(0.0, (square_rows - joint) / (models * times))
+    level_variance = max(0.0, (square_models - joint) / (n * times))
+    if times == 1:
+        return JudgeVariance(rows, level_variance, joint, n)
+    error = math.fsum(errors) / (n * models * (times - 1))
+    return JudgeVariance(rows, level_variance + max(0.0, (joint - error) / times), error, n)
+
+
+def panel_flips(share: float, flips: float, judges: int) -> float:
+    """The probability that the majority of `judges` verdicts decides otherwise when it is asked
+    again. A tie is not counted as a change.
+
+    `share` is the share of verdicts that passed, `flips` how often two verdicts on one answer
+    differ.
+    """
+    spread = 2 * share * (1 - share)
+    if flips <= 0 or spread <= 0:
+        return 0.0
+    within = min(1.0, flips / spread)
+    total = 0.0
+    for first in range(judges // 2 + 1, judges + 1):
+        for second in range((judges - 1) // 2 + 1):
+            passes = first + second
+            weight = math.comb(judges, first) * math.comb(judges, second)
+            total += weight * _both(share, within, passes, fails=2 * judges - passes)
+    return min(1.0, 2 * total)
+
+
+def _both(share: float, within: float, passes: int, fails: int) -> float:
+    """The mean of p ** passes * (1 - p) ** fails for the chance p of an answer."""
+    if within >= 1:
+        return share**passes * (1 - share) ** fails
+    size = within / (1 - within)
+    a = share * size
+    b = (1 - share) * size
+    return math.exp(
+        math.lgamma(a + passes)
+        - math.lgamma(a)
+        + math.lgamma(b + fails)
+        - math.lgamma(b)
+        + math.lgamma(size)
+        - math.lgamma(size + passes + fails)
+    )
+
+
+def noise_floor(variance: float) -> float:
+    """The size that a difference with this variance exceeds in 5 % of cases by chance."""
+    return normal_quantile((1 + CONFIDENCE) / 2) * math.sqrt(variance)

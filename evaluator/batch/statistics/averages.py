@@ -12,18 +12,16 @@ from dataclasses import replace
 from statistics import median
 from typing import TypeAlias
 
-from evaluator.batch.statistics.distributions import (
-    check_clusters,
-    check_finite,
-    normal_quantile,
-    student_quantile,
-)
 from evaluator.batch.statistics.intervals import (
     CONFIDENCE,
     Estimate,
+    check_clusters,
+    check_finite,
     mean_of,
+    normal_quantile,
     proportion_interval,
     standard_error,
+    student_quantile,
     wilson,
 )
 from evaluator.errors import UsageError

@@ -26,16 +26,18 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
-from evaluator.batch.statistics.distributions import (
+from evaluator.batch.statistics.intervals import (
+    CONFIDENCE,
+    Estimate,
     check_clusters,
     check_confidence,
     check_finite,
     incomplete_beta,
+    mean_of,
     normal_below,
     normal_quantile,
     student_quantile,
 )
-from evaluator.batch.statistics.intervals import CONFIDENCE, Estimate, mean_of
 from evaluator.batch.statistics.paired import PairedDifference
 from evaluator.errors import UsageError
 from evaluator.lazy_dataclass import dataclass

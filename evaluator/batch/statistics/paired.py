@@ -12,15 +12,18 @@ import math
 from collections.abc import Hashable, Sequence
 from random import Random
 
-from evaluator.batch.statistics.distributions import (
+from evaluator.batch.statistics.intervals import (
+    CONFIDENCE,
     binomial_below,
     check_confidence,
+    mean_interval,
     normal_below,
     normal_quantile,
+    percentiles,
     student_two_sided,
     whole,
+    wilson,
 )
-from evaluator.batch.statistics.intervals import CONFIDENCE, mean_interval, percentiles, wilson
 from evaluator.errors import UsageError
 from evaluator.fields import JsonForm
 from evaluator.lazy_dataclass import dataclass

@@ -16,6 +16,7 @@ from evaluator.batch.summary.parts import ConfusionMatrix as ConfusionMatrix
 from evaluator.batch.summary.parts import ErrorKind as ErrorKind
 from evaluator.batch.summary.parts import GroupSummary as GroupSummary
 from evaluator.batch.summary.parts import JudgeAgreement as JudgeAgreement
+from evaluator.batch.summary.parts import JudgeStability as JudgeStability
 from evaluator.batch.summary.parts import MetricValue as MetricValue
 from evaluator.batch.summary.parts import Part as Part
 from evaluator.batch.summary.parts import Percentiles as Percentiles
@@ -23,5 +24,4 @@ from evaluator.batch.summary.parts import ReducedScore as ReducedScore
 from evaluator.batch.summary.parts import ScorerSummary as ScorerSummary
 from evaluator.batch.summary.parts import Spending as Spending
 from evaluator.batch.summary.parts import VerdictCounts as VerdictCounts
-from evaluator.batch.summary.stability import JudgeStability as JudgeStability
 from evaluator.batch.summary.tables import Table as Table

@@ -19,9 +19,8 @@ from typing import Any, TypeAlias, cast
 
 from evaluator.batch.fields import MOST_FIELDS, reader_of
 from evaluator.batch.identity import Interner
-from evaluator.batch.records import SampleResult, Score, Verdict
-from evaluator.batch.summary.parts import Amount, Spending
-from evaluator.batch.summary.stability import PanelColumns, has_ratings
+from evaluator.batch.records import Sample, Score, Verdict
+from evaluator.batch.summary.parts import Amount, PanelColumns, Spending, has_ratings
 from evaluator.errors import UsageError
 
 VERDICTS = tuple(Verdict)
@@ -37,6 +36,9 @@ _TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
 _MAX_JUDGES = 30
 _MAX_BALLOTS = 20_000
 _MOST = 2**31 - 1
+_ERROR = Verdict.ERROR.value
+_FRESH = 1_000
+"""So many rows are appended to the columns at once."""
 Ballot: TypeAlias = tuple[tuple[str, bool | None], ...]
 """Each judge with its vote; None where it did not vote."""
 
@@ -131,47 +133,55 @@ class ScorerColumns:
 
     def grow(self, rows: int) -> None:
         """Makes the columns `rows` long; new rows are absent."""
-        for _ in range(len(self.state), rows):
-            self.state.append(ABSENT)
-            self.value.append(math.nan)
-            self.passed.append(NONE)
-            self.answers.append(NONE)
-            if self.votes is not None:
-                self.votes.append(NONE)
+        missing = rows - len(self.state)
+        self.state.extend([ABSENT] * missing)
+        self.value.extend([math.nan] * missing)
+        self.passed.extend([NONE] * missing)
+        self.answers.extend([NONE] * missing)
+        if self.votes is not None:
+            self.votes.extend([NONE] * missing)
 
-    def put(self, row: int, score: Score | None) -> None:
-        if score is None:
-            metadata = {}
-        else:
-            metadata = score.metadata
-        if metadata or self.votes is not None:
-            self._put_votes(row, _ballot(metadata.get("votes")))
-        if self.panel is None and score is not None and metadata and has_ratings(score):
-            self.panel = PanelColumns()
-        if self.panel is not None:
-            self.panel.put(row, score)
+    def put(self, row: int, score: Mapping[str, Any] | None) -> None:
+        """Sets the score of a row, as JSON (see `Score.to_dict`); None where there is none."""
         state = ABSENT
         value = math.nan
         passed = NONE
         answer = NONE
+        metadata: Mapping[str, Any] = {}
         if score is not None:
             state = UNSCORED
-            if fault_of(score) is not None:
+            given = score["value"]
+            if _fault_in(score.get("error"), given) is not None:
                 state = FAULTY
             else:
-                if score.passed is None:
-                    passed = NONE
-                else:
-                    passed = int(score.passed)
-                if score.value is not None:
+                if score["passed"] is not None:
+                    passed = int(score["passed"])
+                if given is not None:
                     state = VALUED
-                    value = score.value
-            answer = self.labels.number(score.answer)
+                    value = given
+            answer = self.labels.number(score.get("answer"))
+            metadata = score.get("metadata", metadata)
+        if row == len(self.state):
+            self.state.append(state)
+            self.value.append(value)
+            self.passed.append(passed)
+            self.answers.append(answer)
+            if self.votes is not None:
+                self.votes.append(NONE)
+        else:
+            if row > len(self.state):
+                self.grow(row + 1)
+            self.state[row] = state
+            self.value[row] = value
+            self.passed[row] = passed
+            self.answers[row] = answer
+        if metadata or self.votes is not None:
+            self._put_votes(row, _ballot(metadata.get("votes")))
             self.are_grades = self.are_grades or bool(metadata.get("is_grade"))
-        self.state[row] = state
-        self.value[row] = value
-        self.passed[row] = passed
-        self.answers[row] = answer
+        if self.panel is None and metadata and has_ratings(metadata):
+            self.panel = PanelColumns()
+        if self.panel is not None:
+            self.panel.put(row, metadata)
 
     def _put_votes(self, row: int, ballot: Ballot | None) -> None:
         if ballot is not None and ballot not in self.ballots and len(self.ballots) >= _MAX_BALLOTS:
@@ -206,10 +216,14 @@ def fault_of(score: Score) -> str | None:
     """What went wrong in the scorer; None where nothing did. A value that is not a finite number is
     a fault.
     """
-    if score.error is not None:
-        return score.error
-    if score.value is not None and not math.isfinite(score.value):
-        return f"its value is {score.value}, which is not a finite number"
+    return _fault_in(score.error, score.value)
+
+
+def _fault_in(error: str | None, value: float | None) -> str | None:
+    if error is not None:
+        return error
+    if value is not None and not math.isfinite(value):
+        return f"its value is {value}, which is not a finite number"
     return None
 
 
@@ -219,7 +233,7 @@ class Columns:
     `clusters` and `parts` number the values of the two metadata fields, which `with_cluster` and
     `with_group_by` results have; None without such a field. A result without the field is NONE, and
     in `clusters`, once closed, its sample's own negative number. `fields` are the metadata fields
-    of results that lack one of the two. All columns of scorers are as long as these.
+    of results that lack one of the two. Once closed, all columns are equally long.
     """
 
     def __init__(self, cluster: str | None, group_by: str | None) -> None:
@@ -271,77 +285,83 @@ class Columns:
             self.duration,
             *self.used.values(),
         )
+        self._fresh: list[tuple[float, ...]] = []
+        self._count = 0
         self._samples = Interner()
         self._rows: dict[tuple[int, int], array[int]] = {}
 
     def __len__(self) -> int:
-        return len(self.verdict)
+        return self._count
 
-    def add(self, result: SampleResult) -> None:
-        """Adds a result, or replaces the earlier one for its row.
+    def add(self, result: Mapping[str, Any]) -> None:
+        """Adds a result as JSON (see `SampleResult.to_dict`), or replaces the earlier one for its
+        row.
 
-        Raises: UsageError, if the field to group by has more than MAX_VALUES values.
+        Raises: UsageError, if the field to group by has more than MAX_VALUES values; KeyError,
+        TypeError or ValueError, for something else than a result.
         """
-        group = self.groups.setdefault((result.template, result.variant), len(self.groups))
-        sample = self._samples.number(result.sample_id)
+        group = self.groups.setdefault((result["template"], result["variant"]), len(self.groups))
+        sample = self._samples.number(result["sample_id"])
         run = _run_of(result)
         values = (
             group,
             sample,
             run,
-            _CODES[result.verdict],
+            _CODES[result["verdict"]],
             self._error_of(result),
-            self.target_labels.number(result.target),
-            min(result.cached_calls, _MOST),
-            round(result.duration_s, 6),
+            self.target_labels.number(result["target"]),
+            min(result["cached_calls"], _MOST),
+            round(result["duration_s"], 6),
             *_used(result),
         )
-        count = len(self.verdict)
-        row = self._row(group, sample, epoch=result.epoch)
-        if row == count:
-            count += 1
-            for column, value in zip(self._columns, values, strict=True):
-                column.append(value)
-            for column in (self.clusters, self.parts):
-                if column is not None:
-                    column.append(0)
+        row = self._row(group, sample, epoch=result["epoch"])
+        if row == self._count:
+            self._count += 1
+            self._fresh.append(values)
+            if len(self._fresh) == _FRESH:
+                self._add_fresh()
         else:
+            self._add_fresh()
             self._replace(row, run)
             for column, value in zip(self._columns, values, strict=True):
                 column[row] = value
-        if self.clusters is not None:
-            self.clusters[row] = self._number_in(self.cluster_names, result, read=self._cluster)
-        if self.parts is not None:
-            self.parts[row] = self._number_in(self.part_names, result, read=self._group_by)
-            if len(self.part_names) > MAX_VALUES:
-                raise UsageError(
-                    f"{self._group_name!r} has over {MAX_VALUES:,} values; group by a field with "
-                    "fewer"
-                )
-        for name in result.scores:
+        if self.clusters is not None or self.parts is not None:
+            self._number_fields(row, result)
+        scores = result["scores"]
+        for name in scores:
             if name not in self.scorers:
                 self.scorers[name] = ScorerColumns()
         for name, scorer in self.scorers.items():
-            scorer.grow(count)
-            scorer.put(row, result.scores.get(name))
+            scorer.put(row, scores.get(name))
 
-    def leave_out(self, result: SampleResult) -> None:
+    def _add_fresh(self) -> None:
+        """Appends the latest rows to the columns, many at once."""
+        if self._fresh:
+            for column, values in zip(self._columns, zip(*self._fresh, strict=True), strict=True):
+                column.extend(values)
+            self._fresh.clear()
+
+    def leave_out(self, result: Mapping[str, Any]) -> None:
         """Adds only what a result used, as for earlier runs. Results have to come in the order of
         their lines.
         """
         run = _run_of(result)
-        place = self._left_out.number(result.key)
+        place = self._left_out.number(result["key"])
         is_new = place == len(self._left_out_runs)
         if is_new:
             self._left_out_runs.append(run)
         is_same_run = not is_new and self._left_out_runs[place] == run
         self._left_out_runs[place] = run
-        self._add_replaced(_used(result), min(result.cached_calls, _MOST), is_same_run=is_same_run)
+        cached_calls = min(result["cached_calls"], _MOST)
+        self._add_replaced(_used(result), cached_calls, is_same_run=is_same_run)
 
     def close(self) -> None:
         """Frees what only adding needs, above all the samples' ids. Nothing can be added
         afterwards.
         """
+        self._add_fresh()
+        for scorer in self.scorers.values():
+            scorer.grow(self._count)
         self.sample_count = len(self._samples)
         self._samples = Interner()
         self._rows.clear()
@@ -370,16 +390,37 @@ class Columns:
         }
         return Spending(**amounts, cached_calls=self._replaced_cached)
 
+    def _number_fields(self, row: int, result: Mapping[str, Any]) -> None:
+        """Sets the cluster and the part of a row."""
+        sample = Sample(
+            result["sample_id"],
+            result["inputs"],
+            target=result["target"],
+            metadata=result["metadata"],
+        )
+        for column in (self.clusters, self.parts):
+            if column is not None and row == len(column):
+                column.append(NONE)
+        if self.clusters is not None:
+            self.clusters[row] = self._number_in(self.cluster_names, sample, read=self._cluster)
+        if self.parts is not None:
+            self.parts[row] = self._number_in(self.part_names, sample, read=self._group_by)
+            if len(self.part_names) > MAX_VALUES:
+                raise UsageError(
+                    f"{self._group_name!r} has over {MAX_VALUES:,} values; group by a field with "
+                    "fewer"
+                )
+
     def _number_in(
         self,
         names: dict[str, int],
-        result: SampleResult,
-        read: Callable[[SampleResult], Any] | None,
+        sample: Sample,
+        read: Callable[[Sample], Any] | None,
     ) -> int:
-        value = None if read is None else read(result)
+        value = None if read is None else read(sample)
         if value is None:
             if len(self.fields) < MOST_FIELDS:
-                self.fields.update(dict.fromkeys(result.metadata))
+                self.fields.update(dict.fromkeys(sample.metadata))
             return NONE
         return number_of(
             value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str),
@@ -394,7 +435,7 @@ class Columns:
         if sample >= len(rows):
             rows.extend([NONE] * (sample + 1 - len(rows)))
         if rows[sample] == NONE:
-            rows[sample] = len(self.verdict)
+            rows[sample] = self._count
         return rows[sample]
 
     def _replace(self, row: int, run: int) -> None:
@@ -412,25 +453,28 @@ class Columns:
         if not is_same_run:
             self._replaced_cached += cached_calls
 
-    def _error_of(self, result: SampleResult) -> int:
+    def _error_of(self, result: Mapping[str, Any]) -> int:
         """The number of the error's kind, NONE without an error; keeps the message as the kind's
         example.
         """
-        if result.failure is not None:
-            kind = result.failure.kind
-            message = result.failure.message
-            if result.verdict is not Verdict.ERROR and result.failure.resource is not None:
-                kind = f"{result.failure.resource} limit, not an error"
+        is_error = result["verdict"] == _ERROR
+        failure = result["failure"]
+        if failure is not None:
+            kind = failure["kind"]
+            message = failure["message"]
+            resource = failure.get("resource")
+            if not is_error and resource is not None:
+                kind = f"{resource} limit, not an error"
         else:
             kind = message = ""
-            for name, score in result.scores.items():
-                fault = fault_of(score)
+            for name, score in result["scores"].items():
+                fault = _fault_in(score.get("error"), score["value"])
                 if fault is not None:
                     kind = f"scorer {name}"
                     message = fault
                     break
             if not kind:
-                if result.verdict is not Verdict.ERROR:
+                if not is_error:
                     return NONE
                 kind = "unknown"
         number = number_of(kind, self.errors)
@@ -438,34 +482,40 @@ class Columns:
         return number
 
 
-def _run_of(result: SampleResult) -> int:
+def _run_of(result: Mapping[str, Any]) -> int:
     """Identifies the run of its sample, resumed or not, that a result comes from: a 31-bit hash of
     the task.
     """
-    return hash((result.task_id, "" if result.task_id is not None else result.started)) & _MOST
+    task_id = result["task_id"]
+    return hash((task_id, "" if task_id is not None else result["started"])) & _MOST
 
 
-def _used(result: SampleResult) -> tuple[float, ...]:
+def _used(result: Mapping[str, Any]) -> tuple[float, ...]:
     """The costs, the savings and the tokens of a result, NONE where unknown, in the order of
     `Columns.used`.
     """
-    usage = result.usage
-    cost = usage.cost_usd
-    scoring = result.scoring_usage
-    saved = usage.cache_saved_usd
-    if scoring.cache_saved_usd is None or saved is None:
-        saved = NONE
-    else:
-        saved += scoring.cache_saved_usd
+    used = result["usage"].get
+    scoring_cost = scoring_saved = 0.0
+    for score in result["scores"].values():
+        if "usage" in score:
+            scoring = score["usage"].get
+            scoring_cost = _sum(scoring_cost, scoring("cost_usd", 0.0))
+            scoring_saved = _sum(scoring_saved, scoring("cache_saved_usd", 0.0))
+    cost = used("cost_usd", 0.0)
+    saved = _sum(used("cache_saved_usd", 0.0), scoring_saved)
     return (
         NONE if cost is None else cost,
-        NONE if scoring.cost_usd is None else scoring.cost_usd,
-        saved,
-        _count(usage.input_tokens),
-        _count(usage.output_tokens),
-        _count(usage.cached_tokens),
-        _count(usage.reasoning_tokens),
+        NONE if scoring_cost is None else scoring_cost,
+        NONE if saved is None else saved,
+        _count(used("input_tokens", 0)),
+        _count(used("output_tokens", 0)),
+        _count(used("cached_tokens", 0)),
+        _count(used("reasoning_tokens", 0)),
     )
+
+
+def _sum(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first + second
 
 
 def _count(tokens: int | None) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import combinations, groupby
@@ -54,13 +54,13 @@ from evaluator.batch.summary.parts import (
     ErrorKind,
     GroupSummary,
     JudgeAgreement,
+    JudgeStability,
     Part,
     Percentiles,
     ReducedScore,
     ScorerSummary,
     VerdictCounts,
 )
-from evaluator.batch.summary.stability import JudgeStability
 from evaluator.errors import UsageError
 from evaluator.language.syntax import has_markup
 
@@ -156,14 +156,12 @@ def summarise(
     group_by: str | None = None,
     reducers: Sequence[str] | None = None,
     unfinished: str = "",
-    left_out: Callable[[SampleResult], bool] | None = None,
 ) -> BatchSummary:
     """The summary of `results`, which are read once and not kept: 100,000 results take about 20 MB.
 
     Of several results for one (template, variant, sample, epoch) the last one counts, so every line
     ever written can be passed, in order. The others are `replaced`; what they used is in
-    `replaced_spending`: the scoring only, where one task was scored again, else everything. Results
-    for which `left_out` is true count only there as well.
+    `replaced_spending`: the scoring only, where one task was scored again, else everything.
 
     `total` is the number of results that there will be, or that number for each (template,
     variant), which also gives the order of the groups and includes groups without a result.
@@ -182,7 +180,9 @@ def summarise(
     Raises: UsageError, for an unknown reducer, a `group_by` with more than 1,000 values, or more
     results than `total`.
     """
-    columns = _read(results, Columns(cluster, group_by), left_out=left_out)
+    columns = Columns(cluster, group_by)
+    for result in results:
+        columns.add(result.to_dict())
     return summarise_columns(
         columns,
         total=total,
@@ -248,19 +248,6 @@ def summarise_columns(
             )
         ),
     )
-
-
-def _read(
-    results: Iterable[SampleResult],
-    columns: Columns,
-    left_out: Callable[[SampleResult], bool] | None,
-) -> Columns:
-    for result in results:
-        if left_out is not None and left_out(result):
-            columns.leave_out(result)
-        else:
-            columns.add(result)
-    return columns
 
 
 def _groups(

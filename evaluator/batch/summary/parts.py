@@ -3,19 +3,219 @@ part of it.
 
 Every unknown number is None (null in JSON). Shares are between 0 and 1, times are seconds, money is
 US dollars.
+
+The verdicts of judges that are asked several times about one answer, result by result, and how
+stable they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Annotated, Any
+from itertools import combinations
+from typing import Annotated, Any, cast
 
-from evaluator.batch.statistics import Agreement, Estimate, Variance
+from evaluator.batch.records import Score
+from evaluator.batch.statistics import (
+    Agreement,
+    Estimate,
+    JudgeVariance,
+    Variance,
+    judge_variance,
+    noise_floor,
+    panel_flips,
+)
 from evaluator.batch.summary.calibrated import Calibration
-from evaluator.batch.summary.stability import JudgeStability
 from evaluator.fields import MERGED, JsonForm, Key, to_dict
 from evaluator.lazy_dataclass import dataclass
+
+_MOST_JUDGES = 30
+_NONE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeStability(JsonForm):
+    """The stability of a scorer's verdicts, from the `n` of `of` results with at least two; each
+    is asked `judges` times, of `models` models.
+
+    Shares of pairs of verdicts on one answer that differ: `flips` of all, `flips_again` of one
+    model that is asked again, `flips_model` between models; `flips_order` is the share of verdicts
+    that change with the order of two candidates. `verdict_flips` is the probability that the
+    majority decides otherwise when all are asked again. `variance` splits that of the values.
+
+    Two judgings of the same answers differ by less than a noise floor in 95 % of cases:
+    `noise_floor` for the share that passed, `value_noise_floor` for the mean of the values. None
+    where a number is unknown.
+    """
+
+    n: int
+    of: int
+    judges: int
+    models: int
+    flips: float | None
+    flips_again: float | None
+    flips_model: float | None
+    flips_order: float | None
+    verdict_flips: float | None
+    variance: JudgeVariance
+    noise_floor: float | None
+    value_noise_floor: float | None
+
+    @property
+    def value_noise(self) -> float | None:
+        """The variance of a result's value that is due to the judges."""
+        if self.variance.judge is None:
+            return None
+        return self.variance.judge / self.judges
+
+
+class PanelColumns:
+    """The ratings of several judges: for each judge a column of values and one of votes."""
+
+    __slots__ = ("_flipped", "_models", "_swapped", "_values", "_votes")
+
+    def __init__(self) -> None:
+        self._models: dict[str, str] = {}
+        self._values: dict[str, array[float]] = {}
+        self._votes: dict[str, array[int]] = {}
+        self._flipped = array("b")
+        self._swapped = array("b")
+
+    def put(self, row: int, metadata: Mapping[str, Any]) -> None:
+        """Sets the ratings of a row to those in the metadata of a score, replacing earlier ones."""
+        votes = _mapping(metadata.get("votes"))
+        values = _mapping(metadata.get("values"))
+        orders = metadata.get("flipped")
+        if isinstance(orders, Mapping):
+            flipped = list(_mapping(orders).values())
+        else:
+            flipped = [orders]
+        flipped = [each for each in flipped if isinstance(each, bool)]
+        known = row < len(self._flipped)
+        if not (votes or flipped or known) or len(votes) > _MOST_JUDGES:
+            return
+        models = _mapping(metadata.get("models"))
+        for judge in votes:
+            if judge not in self._votes and len(self._votes) < _MOST_JUDGES:
+                self._votes[judge] = array("b")
+                self._values[judge] = array("d")
+                self._models[judge] = str(models.get(judge, judge))
+        for column in (self._flipped, self._swapped):
+            _set(column, row, 0, missing=0)
+        self._flipped[row] = sum(flipped)
+        self._swapped[row] = len(flipped)
+        for judge, column in self._votes.items():
+            vote = votes.get(judge)
+            _set(column, row, int(vote) if isinstance(vote, bool) else _NONE, missing=_NONE)
+            value = values.get(judge)
+            is_number = isinstance(value, int | float)
+            _set(
+                self._values[judge], row, float(value) if is_number else math.nan, missing=math.nan
+            )
+
+    def stability(self, rows: Sequence[int]) -> JudgeStability | None:
+        """The stability over `rows`; None where no judge is asked twice in them."""
+        ballots = Counter(
+            tuple(_at(column, row, _NONE) for column in self._votes.values()) for row in rows
+        )
+        swapped = sum(_at(self._swapped, row, 0) for row in rows)
+        counts = {ballot: n for ballot, n in ballots.items() if len(ballot) - ballot.count(-1) > 1}
+        n = sum(counts.values())
+        if not n and not swapped:
+            return None
+        models = list(self._models.values())
+        again = [0, 0]
+        other = [0, 0]
+        for ballot, count in counts.items():
+            for (i, first), (j, second) in combinations(enumerate(ballot), 2):
+                if _NONE not in (first, second):
+                    if models[i] == models[j]:
+                        pairs = again
+                    else:
+                        pairs = other
+                    pairs[0] += count * (first != second)
+                    pairs[1] += count
+        flips = [_share(again[0] + other[0], again[1] + other[1]), _share(*again), _share(*other)]
+        passed = sum(count * ballot.count(1) for ballot, count in counts.items())
+        votes = passed + sum(count * ballot.count(0) for ballot, count in counts.items())
+        judges = len(models)
+        if flips[1] is None:
+            noise = flips[0]
+        else:
+            noise = flips[1]
+        if noise is None:
+            verdicts = None
+        else:
+            verdicts = panel_flips(passed / votes, noise, judges)
+        if judges:
+            variance = judge_variance(self._complete(rows))
+        else:
+            variance = judge_variance(())
+        judge = variance.judge
+        return JudgeStability(
+            n or sum(_at(self._swapped, row, 0) > 0 for row in rows),
+            len(rows),
+            judges=max(judges, 1),
+            models=max(len(set(models)), 1),
+            flips=flips[0],
+            flips_again=flips[1],
+            flips_model=flips[2],
+            flips_order=_share(sum(_at(self._flipped, row, 0) for row in rows), swapped),
+            verdict_flips=verdicts,
+            variance=variance,
+            noise_floor=None if verdicts is None else noise_floor(verdicts / n),
+            value_noise_floor=None if judge is None else noise_floor(2 * judge / judges / n),
+        )
+
+    def _complete(self, rows: Sequence[int]) -> Iterable[list[list[float]]]:
+        """The values of every row that all judges rated, by model; of models that are asked
+        equally often.
+        """
+        by_model: dict[str, list[array[float]]] = {}
+        for judge, model in self._models.items():
+            by_model.setdefault(model, []).append(self._values[judge])
+        if len({len(columns) for columns in by_model.values()}) > 1:
+            return
+        for row in rows:
+            values = [
+                [_at(column, row, math.nan) for column in columns] for columns in by_model.values()
+            ]
+            if not any(math.isnan(value) for own in values for value in own):
+                yield values
+
+
+def flips_of(score: Score) -> float | None:
+    """The share of the pairs of verdicts behind `score` that differ; None without two verdicts."""
+    votes = _mapping(score.metadata.get("votes")).values()
+    passed = sum(vote is True for vote in votes)
+    failed = sum(vote is False for vote in votes)
+    return _share(passed * failed, math.comb(passed + failed, 2))
+
+
+def has_ratings(metadata: Mapping[str, Any]) -> bool:
+    """Whether several verdicts are behind the score with this metadata."""
+    return "votes" in metadata or "flipped" in metadata
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def _set(column: array[Any], row: int, value: float, *, missing: float) -> None:
+    if row >= len(column):
+        column.extend([missing] * (row + 1 - len(column)))
+    column[row] = value
+
+
+def _at(column: array[Any], row: int, missing: Any) -> Any:
+    return column[row] if row < len(column) else missing
+
+
+def _share(count: int, of: int) -> float | None:
+    return count / of if of else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from evaluator.cli.tasks.export import export
-from evaluator.cli.tasks.list import list_tasks, show
+from evaluator.cli.tasks.list import export, list_tasks, show
 from evaluator.cli.tasks.lists import COMMANDS as TASK_LISTS
 from evaluator.cli.tasks.resume import import_tasks, replay, resume
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from evaluator.errors import EvaluatorError, MissingExtra, ToolError
 from evaluator.errors.messages import LOGGER
-from evaluator.files.libraries import import_extra
+from evaluator.files.project_code import import_extra
 from evaluator.processes.concurrency import in_thread
 from evaluator.record.redact import Redactor
 from evaluator.tools.mcp.content import EventWatch, ToolListing, event_of, listing_of

@@ -44,17 +44,21 @@ from evaluator.viewer.json_form import (
     style,
     with_title,
 )
-from evaluator.viewer.server.background import background_page, kill_task, task_page
 from evaluator.viewer.server.batches import batch_page, batches_page, sample_page
-from evaluator.viewer.server.comparison import compare_page
-from evaluator.viewer.server.control import control
-from evaluator.viewer.server.improvements import improvement_page
+from evaluator.viewer.server.comparison import compare_page, improvement_page
 from evaluator.viewer.server.labels import give_label, label_page
-from evaluator.viewer.server.project import NoSuchPage, Project
-from evaluator.viewer.server.queues import change_entry, entry_page, queue_page
+from evaluator.viewer.server.progress import control
+from evaluator.viewer.server.queues import (
+    background_page,
+    change_entry,
+    entry_page,
+    kill_task,
+    queue_page,
+    task_page,
+)
 from evaluator.viewer.server.runs import run_page, runs_page
 from evaluator.viewer.server.start import search_page, start_page
-from evaluator.viewer.server.state import Library, State
+from evaluator.viewer.server.state import Library, NoSuchPage, Project, State
 from evaluator.viewer.server.templates import simulated_run, template_page, templates_page
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

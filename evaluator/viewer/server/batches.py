@@ -18,21 +18,19 @@ from evaluator.batch.reading import open_batch
 from evaluator.batch.records import SampleResult
 from evaluator.errors import EvaluatorError
 from evaluator.lazy_dataclass import dataclass
-from evaluator.viewer.histograms import Distributions
 from evaluator.viewer.json_form import JsonForm, Page
-from evaluator.viewer.samples import result_data, transcripts
+from evaluator.viewer.samples import Distributions, result_data, transcripts
 from evaluator.viewer.server.batch_index import BatchIndex
-from evaluator.viewer.server.control import control_data
 from evaluator.viewer.server.matrix import Matrix, MatrixQuery, read_query
 from evaluator.viewer.server.progress import (
     batch_state,
+    control_data,
     live_ms_of,
     progress_data,
     resume_command,
     simulated_cells,
 )
-from evaluator.viewer.server.project import NoSuchPage
-from evaluator.viewer.server.state import LATER, State, items, mapping, minute
+from evaluator.viewer.server.state import LATER, NoSuchPage, State, items, mapping, minute
 
 ROWS_PER_PAGE = 50
 MAX_BATCHES = 500

@@ -1,17 +1,26 @@
-"""Two batches, or two templates × variants of one, compared sample by sample."""
+"""Pages that compare: two sides of a batch, and the candidates of a search.
+
+Two batches, or two templates × variants of one, compared sample by sample.
+
+Searches for better templates: their certificates with the tree of candidates.
+"""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from evaluator.batch import Batch
 from evaluator.batch.folder import MANIFEST
 from evaluator.batch.records import Verdict
-from evaluator.errors import UsageError
+from evaluator.errors import RecordError, UsageError
+from evaluator.improve.certificate import CERTIFICATE, diff_of, read_certificate, tables_of
+from evaluator.improve.evidence import BATCHES
+from evaluator.improve.search import BASE
 from evaluator.lazy_dataclass import dataclass
-from evaluator.viewer.comparison import numbers_data, pair_data, verdict_matrix
 from evaluator.viewer.json_form import JsonForm, Page
+from evaluator.viewer.report import numbers_data, pair_data, verdict_matrix
 from evaluator.viewer.server.batch_index import VERDICTS, BatchIndex
 from evaluator.viewer.server.batches import cell_name, entries, opened, page_of, sample_href
 from evaluator.viewer.server.state import COMPUTING_MS, State
@@ -156,3 +165,37 @@ def _pair(a: ComparedCell, b: ComparedCell, pair: Pair) -> dict[str, Any]:
         for side, row in zip((a, b), pair, strict=True)
     ]
     return pair_data(a.index.result(pair[0]), b.index.result(pair[1]), hrefs)
+
+
+def improvement_page(state: State, query: Mapping[str, str]) -> Page:
+    """The certificate of a search, as `evaluator improve` prints it; nothing is recomputed."""
+    folder = state.project.search(query["folder"])
+    name = state.project.name_of(folder)
+    path = folder / CERTIFICATE
+    command = f"evaluator improve --verify {shlex.quote(str(path))}"
+    values: dict[str, Any] = {"name": name, "command": command}
+    if not path.exists():
+        return Page("improvement", name, {**values, "tables": None}, live_ms=2_000)
+    certificate, is_own = read_certificate(path)
+    candidate = certificate.content["candidate"]
+    sides = [f"{each}-sealed" for each in (BASE, candidate and candidate["id"]) if each]
+    batches = [folder / BATCHES / side for side in sides]
+    ids = [state.project.id_of(batch) for batch in batches if batch.is_dir()]
+    try:
+        diff = diff_of(certificate)
+    except RecordError as error:
+        diff = str(error)
+    return Page(
+        "improvement",
+        name,
+        {
+            **values,
+            "tables": [
+                {"title": each.title, "head": each.head, "rows": each.rows, "lines": each.lines}
+                for each in tables_of(certificate)
+            ],
+            "diff": diff,
+            "is_own": is_own,
+            "compare": f"/compare?a={ids[0]}&b={ids[1]}" if len(ids) == 2 else None,
+        },
+    )

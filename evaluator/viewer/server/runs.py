@@ -21,18 +21,30 @@ from evaluator.record.store import TaskStore
 from evaluator.record.task_folder import TaskSummary
 from evaluator.record.tree import TaskNode, read_tree, step_rows
 from evaluator.viewer.json_form import Page
-from evaluator.viewer.server.attempts import Bar, Timeline, changes, enclosing
-from evaluator.viewer.server.project import NoSuchPage, Project, ProjectFolders
 from evaluator.viewer.server.sources import (
+    Bar,
     PromptSpan,
+    Timeline,
     answer_sources,
+    changes,
+    enclosing,
     findings,
     input_sources,
     line_numbers,
     read_lines,
     spans,
 )
-from evaluator.viewer.server.state import State, mapping, minute, pretty, with_query
+from evaluator.viewer.server.state import (
+    LIVE_MS,
+    NoSuchPage,
+    Project,
+    ProjectFolders,
+    State,
+    mapping,
+    minute,
+    pretty,
+    with_query,
+)
 from evaluator.viewer.server.templates import template_id
 
 RUNS_PER_PAGE = 50
@@ -45,7 +57,6 @@ MAX_TEXT_CHARS = 500
 MAX_PROMPTS = 50
 """Conversations, and messages of each, whose parts are shown with their sources."""
 FILTERS = ("status", "template", "model", "since", "until", "cost", "text")
-LIVE_MS = 2_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,10 @@ from evaluator.queue import QueueView
 from evaluator.record.store import TaskStore
 from evaluator.record.task_folder import TaskSummary
 from evaluator.viewer.json_form import Page
-from evaluator.viewer.server.background import background_tasks
 from evaluator.viewer.server.batches import BatchEntry, entries, entry_data
 from evaluator.viewer.server.matrix import MatrixQuery
 from evaluator.viewer.server.progress import live_session
-from evaluator.viewer.server.queues import MAX_CARD_CHARS
+from evaluator.viewer.server.queues import MAX_CARD_CHARS, background_tasks
 from evaluator.viewer.server.runs import resume_command, run_data
 from evaluator.viewer.server.state import State, mapping
 from evaluator.viewer.server.templates import templates_page

@@ -17,16 +17,15 @@ from evaluator.authoring.portraits import Portrait, calls_text, portrait
 from evaluator.errors import UsageError
 from evaluator.errors.results import TaskError
 from evaluator.handler.profiles import load_profiles
-from evaluator.language.types import read_typed
+from evaluator.language.scopes import read_typed
 from evaluator.lazy_dataclass import dataclass
 from evaluator.library import CallBound, TemplateLibrary
 from evaluator.library.bounds import bound
-from evaluator.library.loader import Template
+from evaluator.library.content import Template
 from evaluator.nodes import Function
 from evaluator.viewer.json_form import JsonForm, Page
-from evaluator.viewer.server.project import NoSuchPage
 from evaluator.viewer.server.sources import excerpt, read_lines
-from evaluator.viewer.server.state import COMPUTING_MS, State
+from evaluator.viewer.server.state import COMPUTING_MS, NoSuchPage, State
 
 MAX_LINES = 3_000
 MAX_SHOWN = 1_000

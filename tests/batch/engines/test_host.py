@@ -20,7 +20,7 @@ from evaluator.batch.engines import LocalEngine
 from evaluator.batch.engines.base import unpack_result
 from evaluator.batch.engines.host import Host, make_recipe
 from evaluator.batch.engines.taskfiles import make_probe
-from evaluator.batch.folder import parse_line
+from evaluator.batch.folder import decode_line, parse_line
 from evaluator.batch.identity import is_sealed
 from evaluator.batch.records import Verdict
 from evaluator.batch.scorers import scorer
@@ -105,15 +105,16 @@ def test_a_line_and_what_is_counted_of_it_hold_no_secret(
             work = replace(work, sample=sample)
             await host.post(pickle.dumps([("work", 1, work, {})]))
             _, _, line, counted, *_ = await result_message(host)
-            return line, counted, unpack_result(work, counted)
+            return line, repr(counted), unpack_result(work, counted)
 
     line, counted, result = asyncio.run(run())
     assert is_sealed(line) and parse_line(line).content != ""
-    for value in (line.decode(), repr(counted), repr(result)):
+    for value in (line.decode(), counted, repr(result)):
         assert (text not in value) or not is_secret
     assert (text in line.decode()) is not is_secret
-    assert result.metadata == parse_line(line).metadata
-    assert result.scores == parse_line(line).scores
+    whole = decode_line(line)
+    assert result == {name: whole[name] for name in result}
+    assert ("sample_id" in counted) is is_secret
 
 
 def test_a_closing_host_cancels_its_samples_and_sends_nothing_about_them(tmp_path: Path) -> None:

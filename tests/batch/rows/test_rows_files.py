@@ -321,7 +321,7 @@ FIELDS = st.text(st.characters(blacklist_characters="\0", blacklist_categories=[
 def test_any_csv_is_read_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], delimiter: str
 ) -> None:
-    from evaluator.batch.rows.table_rows import read_csv
+    from evaluator.batch.rows.json_rows import read_csv
 
     path = tmp_path_factory.mktemp("rows") / "a.csv"
     with path.open("w", encoding="utf-8", newline="") as file:

@@ -20,7 +20,7 @@ from evaluator.batch.statistics import (
     mean_interval,
 )
 from evaluator.batch.statistics.corrected import jeffreys
-from evaluator.batch.statistics.distributions import normal_quantile
+from evaluator.batch.statistics.intervals import normal_quantile
 from evaluator.errors import UsageError
 
 

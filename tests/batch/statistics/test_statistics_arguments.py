@@ -30,7 +30,7 @@ from evaluator.batch.statistics import (
     variance,
     wilson,
 )
-from evaluator.batch.statistics.distributions import normal_quantile, student_quantile
+from evaluator.batch.statistics.intervals import normal_quantile, student_quantile
 from evaluator.errors import UsageError
 
 WITH_CONFIDENCE: dict[str, Callable[[Any], Any]] = {

@@ -15,7 +15,7 @@ from evaluator.batch.statistics import (
     stratified_interval,
     weighted_interval,
 )
-from evaluator.batch.statistics.distributions import student_quantile
+from evaluator.batch.statistics.intervals import student_quantile
 from evaluator.errors import UsageError
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from evaluator.batch.statistics.distributions import (
+from evaluator.batch.statistics.intervals import (
     binomial_below,
     incomplete_beta,
     normal_below,
