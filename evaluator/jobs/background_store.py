@@ -99,6 +99,8 @@ LEASE_S = 30.0
 """Seconds after which a process of another machine or container that says nothing is gone."""
 KEPT_ENDED = 10_000
 """Ended tasks that are kept at most; the latest ones."""
+KEPT_LATEST = 100
+"""Ended tasks that are kept however old they seem: a clock may have been set."""
 KEPT_TOLD_S = 7 * 24 * 3600.0
 KEPT_S = 30 * 24 * 3600.0
 """Seconds that an ended task is kept: one whose notification was delivered, and any other."""
@@ -237,8 +239,9 @@ class BackgroundStore(JobStore):
                 self.note(task_id, activity=activity)
 
     def evict(self) -> None:
-        """Removes tasks that ended a week ago, or a month ago if their notification is not claimed,
-        and the oldest beyond KEPT_ENDED. What is kept of them is the output file.
+        """Removes the oldest ended tasks beyond KEPT_ENDED. Beyond KEPT_LATEST it removes those
+        that ended a week ago, or a month ago if their notification is not claimed. What is kept of
+        them is the output file.
         """
         is_told = (
             "EXISTS (SELECT 1 FROM notice WHERE task_id = task.id AND kind = 'end' AND "
@@ -249,14 +252,14 @@ class BackgroundStore(JobStore):
             "LIMIT 1 OFFSET ?"
         )
         sql = (
-            f"DELETE FROM task WHERE ended_at <= ({beyond}) OR ended_at < ? OR (ended_at < ? "
-            f"AND {is_told})"
+            f"DELETE FROM task WHERE ended_at <= ({beyond}) OR ended_at <= ({beyond}) AND "
+            f"(ended_at < ? OR (ended_at < ? AND {is_told}))"
         )
         now = clock.wall()
         used = f"SELECT owner FROM task WHERE {_IS_OPEN}"
         with self.transaction() as db:
             db.execute(f"DELETE FROM lease WHERE token NOT IN ({used})")
-            if db.execute(sql, (KEPT_ENDED, now - KEPT_S, now - KEPT_TOLD_S)).rowcount:
+            if db.execute(sql, (KEPT_ENDED, KEPT_LATEST, now - KEPT_S, now - KEPT_TOLD_S)).rowcount:
                 db.execute("DELETE FROM notice WHERE task_id NOT IN (SELECT id FROM task)")
 
     def _end(self, task: BackgroundTask, end: End) -> BackgroundTask:

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from evaluator import clock, disk
 from evaluator.batch import folder as batch_folder
-from evaluator.batch import run as batch_run
+from evaluator.batch import run_session
 from evaluator.batch.engines import pool
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.submissions import Submissions
@@ -212,7 +212,7 @@ MUTANTS = [
     ),
     Mutant(
         "task files of samples are not repaired",
-        batch_run,
+        run_session,
         "Worker",
         _worker_without_repair,
         "batch",
@@ -248,12 +248,12 @@ MUTANTS = [
         "controlled",
     ),
     Mutant("a stored response is not looked for", ResponseCache, "get", _nothing, "together"),
-    Mutant("shards give the same ids to tasks", batch_run, "SHARD_IDS", 0, "together"),
+    Mutant("shards give the same ids to tasks", run_session, "SHARD_IDS", 0, "together"),
     Mutant("a segment is not synced", Segment, "sync", _nothing, "packed"),
     Mutant("a task in a segment is not found", Segments, "find", _nothing, "packed"),
     Mutant(
         "interrupted samples are not looked for",
-        batch_run,
+        run_session,
         "find_unrecorded",
         lambda *_: {},
         "batch",

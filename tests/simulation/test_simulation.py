@@ -14,7 +14,7 @@ from tests.simulation.mutants import MUTANTS, found_after
 from tests.simulation.schedule import plan_of, run
 from tests.simulation.simulated_loop import Hang, SimulatedLoop
 
-SEEDS = 200
+SEEDS = 120
 BATCH_SEEDS = 10
 MACHINE_SEEDS = 10
 # How many schedules a planted fault may take until it is found.
@@ -27,9 +27,9 @@ def freed_heap():
     gc.unfreeze()
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, 100))
+@pytest.mark.parametrize("first", range(0, SEEDS, 60))
 def test_every_invariant_holds_in_each_schedule(first):
-    reports = [run(plan_of(seed)) for seed in range(first, first + 100)]
+    reports = [run(plan_of(seed)) for seed in range(first, first + 60)]
     assert [f"{report.plan}: {report.violation}" for report in reports if report.violation] == []
     kinds = {kind for report in reports for kind in report.counts}
     assert {"kill", "power", "full", "fails", "completed"} <= kinds
@@ -38,7 +38,7 @@ def test_every_invariant_holds_in_each_schedule(first):
 @pytest.mark.parametrize(
     ("workload", "count"),
     [
-        ("single", 20),
+        ("single", 8),
         ("batch", 1),
         ("queue", 2),
         ("background", 2),
@@ -121,7 +121,7 @@ def test_every_invariant_holds_for_a_batch(first, workload):
 @pytest.mark.parametrize(
     ("workload", "count"),
     [
-        ("generated", 24),
+        ("generated", 16),
         ("decided", 3),
         ("shards", 4),
         ("workers", 8),
@@ -157,8 +157,8 @@ def test_every_invariant_holds_for_several_processes(workload):
     assert {"kill", "power", "pause", "full", "completed"} <= kinds
 
 
-# A background task whose start was reported was lost; one whose end met a full disk never ended.
-@pytest.mark.parametrize("seed", [13, 292])
+# A task whose start was reported was lost; one whose end met a full disk never ended; one seemed old.
+@pytest.mark.parametrize("seed", [13, 292, 54424855])
 def test_a_seed_of_several_processes_that_failed_once_holds_now(seed):
     assert run(plan_of(seed, "background")).violation is None
 
