@@ -54,6 +54,7 @@ ResourceName = Literal["turns", "context", "output", "time", "tokens", "cost", "
 MAX_CALL_TOKENS = 100_000_000
 """More tokens than any model takes or gives in one call."""
 MAX_CALL_COST_USD = 100_000.0
+_USUAL = min(MAX_CALL_TOKENS, MAX_CALL_COST_USD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,8 @@ class Usage:
         """
         wrong: list[str] = []
         for name, value in zip(_USAGE_FIELDS, _usage_values(self), strict=True):
-            if value is None:
+            kind = type(value)
+            if value is None or ((kind is int or kind is float) and 0 <= value <= _USUAL):
                 continue
             if name in _DOLLARS:
                 most = MAX_CALL_COST_USD

@@ -2,12 +2,13 @@
 and what is recorded of them.
 
 A `SessionPlan` has what is the same in every session of a task with one model; it is made once. A
-`Session` has the rest. `model_caller` and `session` work on it.
+`Session` has the rest. `session` works on it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from evaluator.errors import LimitReached
@@ -97,6 +98,14 @@ class SessionPlan:
     settings: Mapping[str, Any]
     fingerprinted: FixedPart
     fields: Mapping[str, Any]
+
+    def priced(self, usage: Usage, *, is_batch: bool = False) -> Usage:
+        """`usage` with its cost, where the price of the model is known."""
+        if self.is_free:
+            return replace(usage, cost_usd=0.0)
+        return prices.priced(
+            self.choice.label, usage, profile=self.config.prices, is_batch=is_batch
+        )
 
 
 def plan_session(
@@ -330,9 +339,13 @@ class Session:
             self._warned_context = True
             self.warn(f"context is at {self.tokens} of {limit} tokens")
 
-    def request(self, timeout_s: float) -> ModelRequest:
-        """The request for the next turn."""
+    def request(self) -> ModelRequest:
+        """The request for the next turn, which may take the time that is left."""
         plan = self.plan
+        timeout_s = plan.config.timeout_s
+        remaining = self.budget.remaining_s()
+        if remaining is not None:
+            timeout_s = max(0.001, remaining)
         schema = None
         if plan.schema is not None:
             schema = self._native_schema(plan.schema)
@@ -388,8 +401,8 @@ class Session:
         )
         return None
 
-    def next_step(self) -> tuple[str, dict[str, Any], str]:
-        """The path, the arguments and the fingerprint of the step of this turn.
+    def next_call(self) -> TurnCall:
+        """The model call of this turn.
 
         The arguments are the messages since the last turn; at the first turn also the model and
         settings. The fingerprint identifies the whole conversation: the messages from the last
@@ -414,4 +427,40 @@ class Session:
                 del entry["content"]
                 entry["content_of"] = path
         args["messages"] = data
-        return self.log.path_of(f"turn[{self.turns}]"), args, self._history
+        max_cost_usd = None
+        if plan.choice.limiter is not None or self.budget.has_cost_limit:
+            max_cost_usd = self.max_turn_cost()
+        return TurnCall(
+            self,
+            self.log.path_of(f"turn[{self.turns}]"),
+            args=args,
+            fingerprint=self._history,
+            max_cost_usd=max_cost_usd,
+        )
+
+    def max_turn_cost(self, *, is_batch: bool = False) -> float | None:
+        """The most that the next turn may cost in US dollars; None where unknown."""
+        plan = self.plan
+        output = plan.max_output_tokens
+        if output is None:
+            return None
+        if plan.is_free:
+            return 0.0
+        written = 0
+        if self.cache_marks():
+            written = self.tokens
+        usage = Usage(self.tokens, output, cache_write_tokens=written)
+        return plan.priced(usage, is_batch=is_batch).cost_usd
+
+
+@dataclass(slots=True)
+class TurnCall:
+    """The model call of one turn: its session, its step, and the most that it may cost in US
+    dollars (None where unknown).
+    """
+
+    session: Session
+    path: str
+    args: Mapping[str, Any]
+    fingerprint: str
+    max_cost_usd: float | None

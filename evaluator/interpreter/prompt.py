@@ -27,13 +27,34 @@ from evaluator.language.syntax import before_markup, has_markup
 from evaluator.lazy_dataclass import dataclass
 from evaluator.models.attachments import Attachment
 from evaluator.models.backend import Message, Role
-from evaluator.models.prompt_cache import SharedBeginning
 from evaluator.nodes import Atomic, Example, Input, OutputFormat, Text, Turn
 from evaluator.nodes.values import VALUE_TYPES
 from evaluator.output.schema import schema_text
 
 MAX_SHOTS = 64
 """Texts of few-shot examples that are kept for each task."""
+
+
+class SharedBeginning:
+    """The texts at the beginning of a task's prompts that were the same in all of them so far."""
+
+    __slots__ = ("_texts",)
+
+    def __init__(self) -> None:
+        self._texts: list[str] | None = None
+
+    def count(self, texts: list[str]) -> int | None:
+        """How many of the first `texts` every prompt has had; None for the first prompt."""
+        known = self._texts
+        if known is None:
+            self._texts = texts
+            return None
+        same = 0
+        while same < min(len(known), len(texts)) and known[same] == texts[same]:
+            same += 1
+        if same < len(known):
+            self._texts = known[:same]
+        return same
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -142,6 +142,8 @@ def priced(
             saved = None
         else:
             saved = uncached - cost
+    if cost is None and usage.cost_usd is None and saved == usage.cache_saved_usd:
+        return usage
     return replace(usage, cost_usd=cost, cache_saved_usd=saved)
 
 

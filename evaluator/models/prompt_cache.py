@@ -117,28 +117,6 @@ def prefix_of(messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> Pr
     return Prefix(end, sum(map(estimate_tokens, texts)), digest.digest())
 
 
-class SharedBeginning:
-    """The texts at the beginning of a task's prompts that were the same in all of them so far."""
-
-    __slots__ = ("_texts",)
-
-    def __init__(self) -> None:
-        self._texts: list[str] | None = None
-
-    def count(self, texts: list[str]) -> int | None:
-        """How many of the first `texts` every prompt has had; None for the first prompt."""
-        known = self._texts
-        if known is None:
-            self._texts = texts
-            return None
-        same = 0
-        while same < min(len(known), len(texts)) and known[same] == texts[same]:
-            same += 1
-        if same < len(known):
-            self._texts = known[:same]
-        return same
-
-
 # -- marks -----------------------------------------------------------------------------------------
 
 

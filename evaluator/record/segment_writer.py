@@ -104,7 +104,8 @@ class Segment:
             self._open.discard(task_id)
             if not self._tasks[task_id].places:
                 del self._tasks[task_id]
-            self._close_if_done()
+            if self._is_closing:
+                self._close_if_done()
 
     def sync(self) -> None:
         """Waits until everything that was written is on the disk itself. Raises: OSError."""
@@ -132,7 +133,7 @@ class Segment:
             self._close_if_done()
 
     def _close_if_done(self) -> None:
-        if not self._is_closing or self._open or self._fd < 0:
+        if self._open or self._fd < 0:
             return
         # Without an index, which a full disk prevents, the frames are read instead.
         with contextlib.suppress(OSError):

@@ -167,7 +167,9 @@ class StepLog:
                 custom_id,
             )
         )
-        await self._flush(journal)
+        journal.flush()
+        if journal.policy == "step":
+            await _run_in_disk_thread(journal.sync)
         return number
 
     async def begin_file(self) -> None:
@@ -175,7 +177,8 @@ class StepLog:
         step of another task that names it never outlives it. Raises: RecordError, as `begin`.
         """
         if self.journal is not None and self.journal.policy == "step":
-            await self._flush(self.journal)
+            self.journal.flush()
+            await _run_in_disk_thread(self.journal.sync)
 
     async def write_blob(self, data: bytes) -> None:
         """Stores bytes that the end of a step will name by their SHA-256. Raises: RecordError, as
@@ -299,8 +302,3 @@ class StepLog:
             self.journal.end(number, end)
             if self.journal.flush_end() and self.journal.policy == "step":
                 await _run_in_disk_thread(self.journal.sync)
-
-    async def _flush(self, journal: Journal) -> None:
-        journal.flush()
-        if journal.policy == "step":
-            await _run_in_disk_thread(journal.sync)

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from evaluator.interpreter.prompt import format_instruction
+from evaluator.interpreter.prompt import SharedBeginning, format_instruction
 from evaluator.nodes import OutputFormat, Span
 
 
@@ -234,3 +234,10 @@ def test_lint_checks_schemas_and_the_outputs_of_examples(tmp_path):
     done = CliRunner().invoke(cli, ["lint", str(tmp_path), "--json"])
     found = {(d["code"], d["severity"]) for d in json.loads(done.stdout)["diagnostics"]}
     assert {("bad-schema", "error"), ("example-output", "warning")} <= found
+
+
+def test_what_is_the_same_in_all_prompts_is_learned_from_them() -> None:
+    beginning = SharedBeginning()
+    prompts = ["a b c", "a b d", "a b c", "a x", ""]
+    found = [beginning.count(prompt.split()) for prompt in prompts]
+    assert found == [None, 2, 2, 1, 0]

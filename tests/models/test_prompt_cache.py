@@ -14,7 +14,6 @@ from evaluator.models.backend import CacheMark, Message, ModelRequest, ModelResp
 from evaluator.models.prompt_cache import (
     LIFETIME_S,
     PromptCaches,
-    SharedBeginning,
     cache_terms,
     prefix_of,
 )
@@ -42,13 +41,6 @@ def test_the_prefix_ends_behind_a_line_of_the_last_shared_text(
 ) -> None:
     prefix = prefix_of(messages)
     assert (prefix and prefix.end) == end
-
-
-def test_what_is_the_same_in_all_prompts_is_learned_from_them() -> None:
-    beginning = SharedBeginning()
-    prompts = ["a b c", "a b d", "a b c", "a x", ""]
-    found = [beginning.count(prompt.split()) for prompt in prompts]
-    assert found == [None, 2, 2, 1, 0]
 
 
 def test_only_a_price_that_makes_the_second_call_cheaper_is_a_reason_for_a_cache() -> None:

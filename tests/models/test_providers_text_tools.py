@@ -204,9 +204,7 @@ def test_a_call_that_the_model_quotes_is_text(quoted: str) -> None:
 def test_each_session_has_a_mark_of_its_own_and_keeps_it() -> None:
     config = HandlerConfig(tool_calling="text")
     plan = plan_session(config, ModelChoice(Says(""), "m", "m", "test"), (TOOL,))
-    requests = [
-        Session(plan, SessionLog(StepLog(None)), Budget("t")).request(1.0) for _ in range(2)
-    ]
+    requests = [Session(plan, SessionLog(StepLog(None)), Budget("t")).request() for _ in range(2)]
     first, second = (request.call_mark for request in requests)
     assert first != second and len(first) == 8
     keys = [

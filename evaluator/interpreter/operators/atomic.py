@@ -116,14 +116,15 @@ async def run_atomic(run: Run, task: Atomic, bound: BoundTask) -> Outcome:
     hints = Hints(inputs=bound.values, target=run.options.target, **atomic.hints)
     handler = open_handler(run, bound, plan, tools=tools, hints=hints)
     _note_model(run, task, choice, bound=bound)
-    talk = _Talk(run, handler, prompt=prompt, bound=bound)
+    warnings: dict[str, None] = {}
     try:
         if later:
+            talk = _Talk(run, handler, prompt=prompt, bound=bound, warnings=warnings)
             outcome = await talk.converse(messages, later)
         else:
             outcome = await handler.run(messages)
     finally:
-        warnings = talk.warnings | dict.fromkeys(handler.warnings)
+        warnings.update(dict.fromkeys(handler.warnings))
         bound.warnings.extend(warnings)
         for warning in warnings:
             log("models", WARNING, run.services.redactor, "%s: %s", task.name or "task", warning)
@@ -286,14 +287,19 @@ def _read_answer(
 
 
 class _Talk:
-    """The conversation of a task with several turns. `warnings` are those of the answers before the
-    last.
+    """The conversation of a task with several turns, which adds the warnings of its answers to
+    `warnings`.
     """
 
     def __init__(
-        self, run: Run, handler: Handler, prompt: PreparedPrompt, bound: BoundTask
+        self,
+        run: Run,
+        handler: Handler,
+        prompt: PreparedPrompt,
+        bound: BoundTask,
+        warnings: dict[str, None],
     ) -> None:
-        self.warnings: dict[str, None] = {}
+        self._warnings = warnings
         self._run = run
         self._handler = handler
         self._is_plain_text = prompt.is_plain_text
@@ -338,7 +344,7 @@ class _Talk:
         if self._is_plain_text:
             text = split_thinking(text)[1]
         self._turns.append({"role": "assistant", "content": text})
-        self.warnings.update(dict.fromkeys(self._handler.warnings))
+        self._warnings.update(dict.fromkeys(self._handler.warnings))
         is_answered = answer.finish_reason not in ("content_filter", "refusal")
         self._is_open = bool(text.strip()) and is_answered
         return answer

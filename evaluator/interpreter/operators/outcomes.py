@@ -11,7 +11,7 @@ from typing import Any
 
 from evaluator.errors.messages import log
 from evaluator.errors.results import Outcome, Status, TaskError, TaskResult
-from evaluator.handler.model_caller import MAYBE_BILLED
+from evaluator.handler.session import MAYBE_BILLED
 from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.frame import ContextItem, Run, join
 from evaluator.interpreter.notes import summary_of
