@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from difflib import unified_diff
 from functools import partial
@@ -358,10 +359,13 @@ def _print_diff(source: Source, text: str) -> None:
 
 
 def _write(path: Path, data: bytes, text: str) -> None:
-    """Replaces the content `data` of a file by `text`, in its encoding and with its line ends."""
+    """Replaces the content `data` of a file by `text`, in its encoding, with its line ends and its
+    mode, whatever the umask is.
+    """
     encoding, skip = encoding_of(data, str(path))
     if "\r\n" in data[skip:].decode(encoding):
         text = text.replace("\n", "\r\n")
     target = path.resolve()
-    with atomic_file(target, mode=target.stat().st_mode & 0o777) as file:
+    with atomic_file(target) as file:
+        os.fchmod(file.fileno(), target.stat().st_mode & 0o777)
         file.write(data[:skip] + text.encode(encoding))

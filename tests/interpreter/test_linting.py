@@ -192,7 +192,7 @@ def test_lint_writes_fixes_and_formats_for_reviews(
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "t.xml"
     path.write_bytes(atomic("", "{{ doc | uper }}").replace("\n", "\r\n").encode())
-    path.chmod(0o640)
+    path.chmod(0o666)
 
     def run(*arguments: str) -> tuple[object, str]:
         with pytest.raises(SystemExit) as ended:
@@ -211,4 +211,4 @@ def test_lint_writes_fixes_and_formats_for_reviews(
     )
     assert run("--fix")[0] == 0
     assert b"{{ doc | upper }}" in path.read_bytes() and b"\r\n" in path.read_bytes()
-    assert path.stat().st_mode & 0o777 == 0o640
+    assert path.stat().st_mode & 0o777 == 0o666
