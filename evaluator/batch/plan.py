@@ -185,19 +185,8 @@ def make_plan(
     thresholds = [
         parse_threshold(each) if isinstance(each, str) else each for each in options.thresholds
     ]
-    reducers = check_fit(
-        thresholds,
-        scorers=[*parts, *_values_of_unloaded(scorers, UnloadedScorer, thresholds=thresholds)],
-        cells=[(cell.template, cell.variant) for cell, _ in cells],
-        epochs=options.epochs,
-        reducers=None
-        if options.reducers is None
-        else tuple(reducer(name).name for name in options.reducers),
-        bounded=[name for name, part in parts.items() if is_bounded(part)],
-        metrics=[
-            *_names_of(metrics, parts),
-            *_values_of_unloaded(metrics, StoredMetric, thresholds=thresholds),
-        ],
+    reducers = _reducers_of(
+        options, thresholds, scorers=scorers, parts=parts, metrics=metrics, cells=cells
     )
     declared, required = inputs_of(evaluator, names)
     mapping = _mapping_of(options)
@@ -404,6 +393,35 @@ def _values_of_unloaded(
     named = [threshold.scorer for threshold in thresholds if threshold.scorer is not None]
     unloaded = [f"{each.name}." for each in made if isinstance(each, kind)]
     return [name for name in named if any(name.startswith(prefix) for prefix in unloaded)]
+
+
+def _reducers_of(
+    options: BatchOptions,
+    thresholds: Sequence[Threshold],
+    *,
+    scorers: Sequence[Scorer],
+    parts: Mapping[str, Any],
+    metrics: Sequence[Metric],
+    cells: Sequence[tuple[Cell, Variant]],
+) -> tuple[str, ...] | None:
+    """The reducers of the options and those that thresholds need. Raises: UsageError, for a
+    threshold that does not fit.
+    """
+    reducers = None
+    if options.reducers is not None:
+        reducers = tuple(reducer(name).name for name in options.reducers)
+    return check_fit(
+        thresholds,
+        scorers=[*parts, *_values_of_unloaded(scorers, UnloadedScorer, thresholds=thresholds)],
+        cells=[(cell.template, cell.variant) for cell, _ in cells],
+        epochs=options.epochs,
+        reducers=reducers,
+        bounded=[name for name, part in parts.items() if is_bounded(part)],
+        metrics=[
+            *_names_of(metrics, parts),
+            *_values_of_unloaded(metrics, StoredMetric, thresholds=thresholds),
+        ],
+    )
 
 
 def _mapping_of(options: BatchOptions) -> RowMapping:
