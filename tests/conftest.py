@@ -38,6 +38,28 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+# The first tests are those of one worker. Modules that use LiteLLM are among them, which takes seconds to import in each
+# worker, and so are the longest tests: others would wait for them at the end.
+FIRST = {
+    "test_attempts_environment.py",
+    "test_attempts_hosts.py",
+    "test_backends_conformance.py",
+    "test_backends_litellm.py",
+    "test_hosted_embeddings.py",
+    "test_kill.py",
+    "test_logprobs.py",
+    "test_offered_functions.py",
+    "test_package.py",
+    "test_provider_batches.py",
+    "test_providers_records.py",
+    "test_providers_wires.py",
+    "test_recovery_cuts.py",
+    "test_recovery_faults.py",
+    "test_sampling.py",
+    "test_tools_images.py",
+    "test_view_in_browser.py",
+}
+
 settings.register_profile("steady", deadline=None, derandomize=True, database=None)
 settings.register_profile("explore", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
@@ -53,6 +75,10 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     finally:
         gc.enable()
         gc.freeze()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in FIRST)
 
 
 @pytest.fixture(autouse=True, scope="session")

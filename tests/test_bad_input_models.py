@@ -28,6 +28,7 @@ from evaluator.testing import (
     json_reply,
 )
 from tests.patience import with_enough_time
+from tests.ports import silent_port
 
 XML = """<library>
 <task name="plain" type="atomic"><description>d</description><instructions>Q</instructions></task>
@@ -166,19 +167,18 @@ def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "templates"
     folder.mkdir()
     (folder / "t.xml").write_text(XML)
-    with LoopbackServer() as server:
-        url, port = server.base_url, server.port
-    config = HandlerConfig(
-        name="wire",
-        backend="openai_compatible",
-        model="m",
-        base_url=url,
-        backoff_s=(0.0,),
-        timeout_s=100,
-    )
-    evaluator = Evaluator(TemplateLibrary.load(folder, shipped=False), config, tasks_dir=None)
-    error = evaluator.evaluate_sync("plain")
-    evaluator.close()
+    with silent_port() as port:
+        config = HandlerConfig(
+            name="wire",
+            backend="openai_compatible",
+            model="m",
+            base_url=f"http://127.0.0.1:{port}/v1",
+            backoff_s=(0.0,),
+            timeout_s=100,
+        )
+        evaluator = Evaluator(TemplateLibrary.load(folder, shipped=False), config, tasks_dir=None)
+        error = evaluator.evaluate_sync("plain")
+        evaluator.close()
     assert isinstance(error, TaskError)
     assert str(port) in error.message
     assert error.retryable

@@ -15,7 +15,7 @@ from tests.patience import with_enough_time
 
 SCRIPT = """<task name="s" type="script"><description>d</description>
 <inputs><input name="stdin" type="string" default=""/></inputs>
-<command>{python} {file}</command><timeout>{timeout}</timeout></task>"""
+<command>{python} '{file}'</command><timeout>{timeout}</timeout></task>"""
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_a_value_cannot_add_an_argument_or_reach_a_shell(
     file = tmp_path / "argv.py"
     file.write_text("import sys; print(sys.argv[1:])")
     xml = f"""<task name="s" type="script"><description>d</description><inputs><input name="v"/></inputs>
-    <command>{sys.executable} {file} {{{{ v }}}} last</command></task>"""
+    <command>{sys.executable} '{file}' {{{{ v }}}} last</command></task>"""
     hostile = f"a b; touch {tmp_path}/owned $(id) `id` | cat"
     result = make_evaluator(xml).evaluate_sync("s", {"v": hostile}).unwrap()
     assert result.content == f"{[hostile, 'last']}\n"

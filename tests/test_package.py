@@ -19,6 +19,7 @@ import pytest
 import evaluator
 from evaluator.lazy_names import lazy_names
 from tests.public_surface import INTERNAL, MODULES, exported, unexported
+from tests.tables import each_case
 
 ROOT = Path(__file__).parent.parent
 HEAVY = (
@@ -34,7 +35,7 @@ HEAVY = (
 )
 
 
-@pytest.mark.parametrize("name", evaluator.__all__)
+@each_case("name", evaluator.__all__)
 def test_each_public_name_is_there(name):
     assert getattr(evaluator, name) is not None
 

@@ -357,15 +357,15 @@ def as_markdown(changes: list[TemplateChange]) -> str:
             ]
             lines.append("")
         for title, diff in (change.prompts or {}).items():
-            lines += [f"Prompts, {title}:", "", *code_block(diff, "diff"), ""]
+            lines += [f"Prompts, {title}:", "", *diff_block(diff), ""]
     lines.append(f"{_count(changes)}.")
     return "\n".join(lines)
 
 
-def code_block(text: str, language: str) -> list[str]:
-    """The lines of a block of code in Markdown, which nothing in `text` can end."""
+def diff_block(text: str) -> list[str]:
+    """The lines of a diff as a block of code in Markdown, which nothing in `text` can end."""
     fence = "`" * max(3, _longest_run(text) + 1)
-    return [f"{fence}{language}", text, fence]
+    return [f"{fence}diff", text, fence]
 
 
 def _count(changes: list[TemplateChange]) -> str:

@@ -37,10 +37,11 @@ from evaluator.authoring.portraits import (
     runs_programs,
     sample_inputs,
 )
+from evaluator.batch.arguments import target_text
 from evaluator.batch.records import Sample
 from evaluator.batch.scorers import Scorer, ScorerInput, make_scorers, run_scores
 from evaluator.batch.scorers.function_scorer import without_code
-from evaluator.batch.work import GRADER, target_text
+from evaluator.batch.work import GRADER
 from evaluator.errors import Diagnostic, UsageError
 from evaluator.errors.messages import json_problem
 from evaluator.errors.results import Outcome, TaskResult

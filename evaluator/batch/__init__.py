@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from evaluator.batch.control import batch_status as batch_status
     from evaluator.batch.control import control_batch as control_batch
     from evaluator.batch.cost_plan import Amounts as Amounts
-    from evaluator.batch.cost_plan import CacheSaving as CacheSaving
-    from evaluator.batch.cost_plan import CostPart as CostPart
-    from evaluator.batch.cost_plan import CostPlan as CostPlan
     from evaluator.batch.cost_plan import plan_costs as plan_costs
+    from evaluator.batch.costs import CacheSaving as CacheSaving
+    from evaluator.batch.costs import CostPart as CostPart
+    from evaluator.batch.costs import CostPlan as CostPlan
     from evaluator.batch.decision import Deciding as Deciding
     from evaluator.batch.decision import Decision as Decision
     from evaluator.batch.decision import Design as Design
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from evaluator.batch.options import BatchLimits as BatchLimits
     from evaluator.batch.options import BatchOptions as BatchOptions
     from evaluator.batch.options import Stop as Stop
+    from evaluator.batch.pending import Changed as Changed
+    from evaluator.batch.pending import Counts as Counts
     from evaluator.batch.plan import BatchPlan as BatchPlan
     from evaluator.batch.plan import make_plan as make_plan
     from evaluator.batch.progress import Display as Display
@@ -67,8 +69,6 @@ if TYPE_CHECKING:
     from evaluator.batch.run import run_plan as run_plan
     from evaluator.batch.scoring import score_batch as score_batch
     from evaluator.batch.scoring import score_batch_sync as score_batch_sync
-    from evaluator.batch.session import Changed as Changed
-    from evaluator.batch.session import Counts as Counts
     from evaluator.batch.session import SessionEnd as SessionEnd
     from evaluator.batch.summary import BatchSummary as BatchSummary
     from evaluator.batch.summary import MetricValue as MetricValue
@@ -81,7 +81,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     ".control": ("BatchStatus", "Command", "batch_status", "control_batch"),
-    ".cost_plan": ("Amounts", "CacheSaving", "CostPart", "CostPlan", "plan_costs"),
+    ".cost_plan": ("Amounts", "plan_costs"),
+    ".costs": ("CacheSaving", "CostPart", "CostPlan"),
     ".decision": ("Deciding", "Decision", "Design", "LookResult"),
     ".design": ("PlannedDecision",),
     ".definition": ("BatchDefinition", "read_definition"),
@@ -108,7 +109,8 @@ _HOMES = {
     ".rows": ("FewShot", "Selection"),
     ".run": ("BatchResult", "run_batch", "run_batch_sync", "run_plan"),
     ".scoring": ("score_batch", "score_batch_sync"),
-    ".session": ("Changed", "Counts", "SessionEnd"),
+    ".pending": ("Changed", "Counts"),
+    ".session": ("SessionEnd",),
     ".summary": ("BatchSummary", "MetricValue"),
 }
 

@@ -11,19 +11,21 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluator.batch.arguments import arguments_of
+from evaluator.batch.costs import CacheSaving, CostPart, CostPlan
 from evaluator.batch.decision import Design
 from evaluator.batch.folder import MANIFEST, BatchFolder, ResultEntry
+from evaluator.batch.pending import PendingWork
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.reading import open_batch
 from evaluator.batch.records import Sample, SampleResult, existing_answer
 from evaluator.batch.scorers import ScorerInput, member_scorers, run_scores
 from evaluator.batch.scorers.model_graded import ModelGradedScorer
-from evaluator.batch.session import PendingWork
-from evaluator.batch.work import GRADER, Variant, WorkItem, arguments_of
+from evaluator.batch.work import GRADER, Variant, WorkItem
 from evaluator.errors import UsageError
 from evaluator.errors.results import Outcome, TaskResult, Usage
 from evaluator.handler.backends import is_simulated_model
@@ -48,90 +50,6 @@ _TYPICAL = 0.68
 _MESSAGE_TOKENS = 4
 """What providers add to a message."""
 _UNKNOWN = Amounts(*(None,) * 7)
-
-
-@dataclass(frozen=True, slots=True)
-class CacheSaving:
-    """Input tokens that are read from a prompt cache, and the US dollars that this saves of the
-    interactive price.
-    """
-
-    tokens: float = 0.0
-    saved_usd: float = 0.0
-
-    def __add__(self, other: CacheSaving) -> CacheSaving:
-        return CacheSaving(self.tokens + other.tokens, self.saved_usd + other.saved_usd)
-
-
-@dataclass(frozen=True, slots=True)
-class CostPart:
-    """The calls of one model for a template, or for a judge of a template's answers. `cached` is
-    what the provider's prompt cache is expected to save of them.
-    """
-
-    template: str
-    variant: str
-    judge: str | None
-    model: str
-    most: Amounts
-    expected: Amounts
-    cached: CacheSaving
-
-    def to_dict(self) -> dict[str, Any]:
-        named = {"template": self.template, "variant": self.variant, "judge": self.judge}
-        amounts = _both(self.most, self.expected)
-        return {**named, "model": self.model, **amounts, "cached": asdict(self.cached)}
-
-
-@dataclass(frozen=True, slots=True)
-class CostPlan:
-    """The cost of a batch. `missing` says which limits and prices the bound lacks and where to set
-    them; `notes` say what the numbers rest on. `tree` has what a run of each template may do.
-    """
-
-    name: str
-    samples: int
-    previewed: int
-    parts: Sequence[CostPart]
-    most: Amounts
-    expected: Amounts
-    tree: Mapping[str, str]
-    missing: Sequence[str]
-    notes: Sequence[str]
-
-    @property
-    def models(self) -> dict[str, tuple[Amounts, Amounts, CacheSaving]]:
-        """The most and the expectation for each model, of templates and judges together."""
-        found: dict[str, tuple[Amounts, Amounts, CacheSaving]] = {}
-        for part in self.parts:
-            most, expected, cached = found.get(part.model, (Amounts(), Amounts(), CacheSaving()))
-            found[part.model] = (most + part.most, expected + part.expected, cached + part.cached)
-        return found
-
-    @property
-    def cached(self) -> CacheSaving:
-        """What prompt caches are expected to save in total."""
-        return sum((part.cached for part in self.parts), CacheSaving())
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "samples": self.samples,
-            "previewed": self.previewed,
-            "total": {**_both(self.most, self.expected), "cached": asdict(self.cached)},
-            "models": {
-                name: {**_both(most, expected), "cached": asdict(cached)}
-                for name, (most, expected, cached) in self.models.items()
-            },
-            "parts": [part.to_dict() for part in self.parts],
-            "tree": dict(self.tree),
-            "missing": list(self.missing),
-            "notes": list(self.notes),
-        }
-
-
-def _both(most: Amounts, expected: Amounts) -> dict[str, Any]:
-    return {"most": most.to_dict(), "expected": expected.to_dict()}
 
 
 async def plan_costs(

@@ -50,13 +50,6 @@ class PlannedDecision:
     baseline: Mapping[str, float]
     clusters: Mapping[str, str] | None
 
-    @property
-    def rows_of_looks(self) -> list[int]:
-        counts = [0] * self.decision.design.looks
-        for look in self.look_of.values():
-            counts[look] += 1
-        return counts
-
 
 def plan_decision(
     deciding: Deciding,

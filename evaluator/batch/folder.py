@@ -22,7 +22,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import math
 import os
 import re
 from array import array
@@ -30,24 +29,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias, cast
 
-import orjson
-
 from evaluator import disk
 from evaluator.batch.identity import (
     ALTERED,
     REPAIR,
     Interner,
+    decode_line,
+    encode_results,
     indented_json,
     is_sealed,
+    parse_line,
     read_manifest,
-    seal_line,
     seal_manifest,
 )
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors import BatchDamaged, RecordError, RecordNotWritten, TaskBusy, advice_on
 from evaluator.files.atomic import atomic_file, remove_unfinished, try_lock, write_atomic
 from evaluator.files.open_below import open_private_folder, open_regular, read_regular
-from evaluator.record.steps import Scrub, json_encoder
+from evaluator.record.steps import Scrub
 
 MANIFEST = "manifest.json"
 RESULTS = "results.jsonl"
@@ -63,12 +62,9 @@ _HEAD = re.compile(
     rb'0-9a-f]*)",'
     rb'"verdict":"([a-z]+)","retryable":(true|false),'
 )
-_DIGITS = bytes.maketrans(b"123456789", b"000000000")
-_MANY_DIGITS = b"0" * 19
 _MAX_PROGRESS_BYTES = 1_000_000
 MAX_MANIFEST_BYTES = 256_000_000
 MAX_LINE_BYTES = 128_000_000
-_compact = json_encoder((",", ":"), ascii_only=True, allow_nan=False)
 _VERDICTS = {verdict.value.encode(): verdict for verdict in Verdict}
 Add: TypeAlias = Callable[[Mapping[str, Any]], None]
 """Takes a result as JSON, see `SampleResult.to_dict`."""
@@ -349,16 +345,20 @@ class BatchFolder:
         """The number and the line of each current result."""
         keys = Interner()
         last = array("q")
-        for _, offset, _, head in self._lines(is_checked=False):
+        replaced: set[int] = set()
+        end = 0
+        for _, offset, line, head in self._lines(is_checked=False):
             place = keys.number(head[1])
             if place == len(last):
                 last.append(offset)
             else:
+                replaced.add(last[place])
                 last[place] = offset
-        for number, offset, line, head in self._lines():
-            place = keys.find(head[1])
-            # Lines written meanwhile have no place.
-            if place is not None and last[place] == offset:
+            end = offset + len(line)
+        for number, offset, line, _ in self._lines():
+            if offset >= end:
+                return  # it was written meanwhile
+            if offset not in replaced:
                 yield number, line
 
     def lines(self) -> Iterator[SampleResult]:
@@ -377,7 +377,7 @@ class BatchFolder:
     def _give(self, add: Add, line: bytes, number: int | None) -> None:
         try:
             add(decode_line(line))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise _corrupt(self.path, number, what=f"{type(error).__name__}: {error}") from error
 
     def entries(self, start: int = 0) -> Iterator[tuple[int, int, dict[str, Any]]]:
@@ -513,45 +513,6 @@ class BatchFolder:
         self.close()
 
 
-def encode_results(
-    results: Iterable[SampleResult], scrub: Scrub | None
-) -> list[tuple[bytes, dict[str, Any]]]:
-    """The line of each result, without the secrets that `scrub` knows, and the result as JSON, as
-    readers get it.
-    """
-    texts: list[str] = []
-    stored = [result.to_dict() for result in results]
-    for place, data in enumerate(stored):
-        try:
-            text = _compact(data)
-        except ValueError:
-            # A scorer or a row from Python may hold NaN or an infinity, which JSON lacks.
-            text = _compact(_finite(data))
-            stored[place] = json.loads(text)
-        texts.append(text)
-    # One search through all lines: few hold a secret.
-    if scrub is not None and scrub.suspects("\n".join(texts)):
-        for place, text in enumerate(texts):
-            if scrub.suspects(text):
-                texts[place] = _compact(scrub.redact_value(json.loads(text)))
-                stored[place] = json.loads(texts[place])
-    return list(zip(map(seal_line, texts), stored, strict=True))
-
-
-def decode_line(line: bytes) -> dict[str, Any]:
-    """A line of results as JSON. Raises: ValueError."""
-    # orjson reads integers past 64 bits as floats, and no lone surrogates.
-    if _MANY_DIGITS not in line.translate(_DIGITS):
-        with contextlib.suppress(orjson.JSONDecodeError):
-            return orjson.loads(line)
-    return json.loads(line)
-
-
-def parse_line(line: bytes) -> SampleResult:
-    """The result in a line. Raises: ValueError, KeyError, TypeError or AttributeError."""
-    return SampleResult.from_dict(decode_line(line))
-
-
 def _read_object(path: Path, max_bytes: int) -> dict[str, Any] | None:
     try:
         found = json.loads(read_regular(path, max_bytes))
@@ -560,17 +521,6 @@ def _read_object(path: Path, max_bytes: int) -> dict[str, Any] | None:
     if isinstance(found, dict):
         return cast("dict[str, Any]", found)
     return None
-
-
-def _finite(value: Any) -> Any:
-    """`value` with NaN and the infinities as strings."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return repr(value)
-    if isinstance(value, dict):
-        return {name: _finite(inner) for name, inner in cast("dict[str, Any]", value).items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(inner) for inner in cast("list[Any]", value)]
-    return value
 
 
 def _expect_batch(path: Path) -> None:

@@ -9,7 +9,7 @@ Not part of the identity: files that a template reads while it runs, the time, a
 changes behind a model's name. Neither are the scorers: after a change of scorers, answers are
 judged again, without a model call.
 
-Checksums of what a batch writes: each line of its results, and its manifest.
+What a batch writes has checksums: each line of its results, and its manifest.
 They show that bytes were changed after they were written: by a disk, a transfer or an editor. They
 do not protect against somebody who computes them again.
 
@@ -24,7 +24,9 @@ strings, two would be taken for equal in one of 40 million runs.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 from array import array
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
@@ -32,7 +34,9 @@ from hashlib import blake2b
 from typing import Any, cast
 from zlib import crc32
 
-from evaluator.batch.records import Sample, key_of
+import orjson
+
+from evaluator.batch.records import Sample, SampleResult, key_of
 from evaluator.errors import UsageError
 from evaluator.errors.messages import json_problem, type_of
 from evaluator.handler.config import HandlerConfig
@@ -40,9 +44,10 @@ from evaluator.lazy_dataclass import dataclass
 from evaluator.library import TemplateLibrary
 from evaluator.library.calls import roles_of
 from evaluator.processes.sandboxes import NO_SANDBOX
-from evaluator.record.steps import json_encoder
+from evaluator.record.steps import Scrub, json_encoder
 
 SCHEMA = "evaluator-batch/1"
+_compact = json_encoder((",", ":"), ascii_only=True, allow_nan=False)
 _canonical = json_encoder((",", ":"), ascii_only=True, sort_keys=True, allow_nan=False)
 
 # Settings of a profile that change how long a call may take or what it costs, but not what is
@@ -202,6 +207,8 @@ REPAIR = "resume the batch with --repair (in Python: repair=True)"
 
 _LINE = b'{"crc32":"'
 _DIGITS = 8
+_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
+_MANY_DIGITS = b"0" * 19
 _LINE_BODY = len(_LINE) + _DIGITS
 _MANIFEST = b'{\n  "crc32": "'
 _MANIFEST_BODY = len(_MANIFEST) + _DIGITS
@@ -218,6 +225,56 @@ def is_sealed(line: bytes) -> bool:
     return line.startswith(_LINE) and line[len(_LINE) : _LINE_BODY] == b"%08x" % crc32(
         memoryview(line)[_LINE_BODY:-1]
     )
+
+
+def encode_results(
+    results: Iterable[SampleResult], scrub: Scrub | None
+) -> list[tuple[bytes, dict[str, Any]]]:
+    """The line of each result, without the secrets that `scrub` knows, and the result as JSON, as
+    readers get it.
+    """
+    texts: list[str] = []
+    stored = [result.to_dict() for result in results]
+    for place, data in enumerate(stored):
+        try:
+            text = _compact(data)
+        except ValueError:
+            # A scorer or a row from Python may hold NaN or an infinity, which JSON lacks.
+            text = _compact(_finite(data))
+            stored[place] = json.loads(text)
+        texts.append(text)
+    # One search through all lines: few hold a secret.
+    if scrub is not None and scrub.suspects("\n".join(texts)):
+        for place, text in enumerate(texts):
+            if scrub.suspects(text):
+                texts[place] = _compact(scrub.redact_value(json.loads(text)))
+                stored[place] = json.loads(texts[place])
+    return list(zip(map(seal_line, texts), stored, strict=True))
+
+
+def decode_line(line: bytes) -> dict[str, Any]:
+    """A line of results as JSON. Raises: ValueError."""
+    # orjson reads integers past 64 bits as floats, and no lone surrogates.
+    if _MANY_DIGITS not in line.translate(_TO_ZERO):
+        with contextlib.suppress(orjson.JSONDecodeError):
+            return orjson.loads(line)
+    return json.loads(line)
+
+
+def parse_line(line: bytes) -> SampleResult:
+    """The result in a line. Raises: ValueError, KeyError, TypeError or AttributeError."""
+    return SampleResult.from_dict(decode_line(line))
+
+
+def _finite(value: Any) -> Any:
+    """`value` with NaN and the infinities as strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in cast("dict[str, Any]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in cast("list[Any]", value)]
+    return value
 
 
 def seal_manifest(manifest: Mapping[str, Any]) -> bytes:

@@ -5,15 +5,25 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluator.batch.arguments import read_inputs, takes_shots
 from evaluator.batch.averages import Average
+from evaluator.batch.cells import (
+    answered_cells,
+    bound_of_cells,
+    cell_settings,
+    inputs_of,
+    make_cells,
+    make_variants,
+    scorer_parts,
+    scoring_part,
+)
 from evaluator.batch.decision import Decision
 from evaluator.batch.design import PlannedDecision, plan_decision
 from evaluator.batch.fields import check_fields, check_rows
@@ -22,12 +32,9 @@ from evaluator.batch.identity import (
     SCHEMA,
     Cell,
     digest,
-    handler_settings,
-    roles_reached,
     storable_settings,
-    template_part,
 )
-from evaluator.batch.judges import Judges, check_logprobs, find_judges, handlers_of
+from evaluator.batch.judges import Judges, check_logprobs, find_judges
 from evaluator.batch.metrics import (
     Metric,
     StoredMetric,
@@ -42,32 +49,25 @@ from evaluator.batch.rows.fewshot import FEWSHOT, ShotPool, read_shots
 from evaluator.batch.rows.mapping import is_blank
 from evaluator.batch.scorers import (
     Scorer,
-    describe_scorer,
     is_bounded,
     make_scorers,
-    member_scorers,
     score_names,
 )
 from evaluator.batch.scorers.function_scorer import UnloadedScorer
 from evaluator.batch.statistics import reducer
 from evaluator.batch.thresholds import Threshold, check_fit, parse_threshold
-from evaluator.batch.work import Variant, read_inputs, takes_shots
+from evaluator.batch.work import Variant
 from evaluator.errors import InputError, UsageError
 from evaluator.errors.messages import did_you_mean, listed
 from evaluator.fields import Names, accept
-from evaluator.handler.profiles import turns_by_profile
 from evaluator.language.inputs import bind_inputs
 from evaluator.lazy_dataclass import dataclass
-from evaluator.library.bounds import CallBound, CallCounter
+from evaluator.library.bounds import CallBound
 from evaluator.models.provider_batches import batches_of
 from evaluator.nodes import Atomic, Function, Input, TopLevel
 
 if TYPE_CHECKING:
-    from evaluator.handler.model_choice import ModelChoice
     from evaluator.interpreter.evaluator import Evaluator
-
-ANSWERS = "answers"
-"""The variant of a batch that scores existing answers, if it names no model."""
 _PACKAGES = ("evaluator", "litellm", "lxml", "jinja2", "httptools")
 
 
@@ -199,26 +199,18 @@ def make_plan(
             *_values_of_unloaded(metrics, StoredMetric, thresholds=thresholds),
         ],
     )
-    declared, required = _inputs_of(evaluator, names)
-    mapping = RowMapping(
-        options.inputs,
-        options.id,
-        target=options.target,
-        metadata=options.metadata,
-        answers=options.answers,
-        shuffle_choices=options.shuffle_choices,
-        allow_empty=options.empty == "keep",
-    )
-    required = [] if is_answered else required
+    declared, required = inputs_of(evaluator, names)
+    mapping = _mapping_of(options)
+    shots = None
     if is_answered:
-        shots = None
-    else:
-        shots = _shots_of(
-            evaluator, names, options=options, mapping=mapping, declared=declared, required=required
-        )
-    if shots is not None:
+        required = []
+    elif options.fewshot is not None:
         declared, required = (
             [name for name in names if name != FEWSHOT] for names in (declared, required)
+        )
+        check = _check_of_shots(evaluator, names)
+        shots = read_shots(
+            options.fewshot, mapping, declared=declared, required=required, check=check
         )
     source = open_rows(
         rows,
@@ -258,7 +250,7 @@ def make_plan(
         scorer_parts=parts,
         thresholds=thresholds,
         reducers=reducers,
-        call_bound=CallBound(0, 0, lines=()) if is_answered else _call_bound(evaluator, cells),
+        call_bound=CallBound(0, 0, lines=()) if is_answered else bound_of_cells(evaluator, cells),
         judges=find_judges(evaluator, scorers, cells=cells),
         shots=shots,
         metrics=metrics,
@@ -414,164 +406,24 @@ def _values_of_unloaded(
     return [name for name in named if any(name.startswith(prefix) for prefix in unloaded)]
 
 
-def make_variants(models: Sequence[str], handlers: Sequence[str]) -> list[Variant]:
-    """Each model with each handler; without any, the evaluator's own, which `make_cells` names."""
-    found: list[Variant] = []
-    for model, handler in product(models or (None,), handlers or (None,)):
-        found.append(
-            Variant(" @ ".join(part for part in (model, handler) if part), model, handler=handler)
-        )
-    return found
+def _mapping_of(options: BatchOptions) -> RowMapping:
+    return RowMapping(
+        options.inputs,
+        options.id,
+        target=options.target,
+        metadata=options.metadata,
+        answers=options.answers,
+        shuffle_choices=options.shuffle_choices,
+        allow_empty=options.empty == "keep",
+    )
 
 
-def make_cells(
-    evaluator: Evaluator, templates: Sequence[str], variants: Sequence[Variant]
-) -> list[tuple[Cell, Variant]]:
-    """Each template with each variant.
-
-    Raises: UsageError or TemplateError, for a template that is missing or has errors;
-    ConfigurationError, for a model or profile that cannot be used, such as one without its key.
+def _check_of_shots(
+    evaluator: Evaluator, templates: Sequence[str]
+) -> Callable[[Mapping[str, Any]], None]:
+    """The check of the inputs of few-shot examples. Raises: UsageError, for a template that cannot
+    have them.
     """
-    found: list[tuple[Cell, Variant]] = []
-    for template in templates:
-        part = template_part(evaluator.library, template)
-        for variant in variants:
-            choice, settings = _settings(evaluator, template, variant=variant)
-            name = variant.name or choice.label
-            cell = Cell(
-                template,
-                name,
-                template_part=part,
-                handler_part=digest(settings),
-                is_simulated=choice.is_simulated,
-            )
-            found.append((cell, replace(variant, name=name)))
-    return _told_apart(found)
-
-
-def _told_apart(cells: Sequence[tuple[Cell, Variant]]) -> list[tuple[Cell, Variant]]:
-    """Of cells with equal settings, such as two profiles that are copies, the later ones get a part
-    of their own. Otherwise their samples have one identity, and continue from each other's records.
-    """
-    seen: set[tuple[str, str]] = set()
-    found: list[tuple[Cell, Variant]] = []
-    for cell, variant in cells:
-        if (cell.template, cell.handler_part) in seen:
-            cell = replace(cell, handler_part=digest([cell.handler_part, cell.variant]))
-        seen.add((cell.template, cell.handler_part))
-        found.append((cell, variant))
-    return found
-
-
-def answered_cells(
-    evaluator: Evaluator, templates: Sequence[str], variants: Sequence[Variant]
-) -> list[tuple[Cell, Variant]]:
-    """As `make_cells`, for rows with existing answers: no model is chosen, and `models` only name
-    the variants.
-
-    Raises: UsageError or TemplateError, for a template that is missing or has errors.
-    """
-    named = [replace(variant, name=variant.name or ANSWERS) for variant in variants]
-    cells = [
-        (
-            Cell(
-                template,
-                variant.name,
-                template_part=template_part(evaluator.library, template),
-                handler_part="",
-                is_simulated=False,
-            ),
-            variant,
-        )
-        for template in templates
-        for variant in named
-    ]
-    return _told_apart(cells)
-
-
-def _settings(
-    evaluator: Evaluator, template: str, variant: Variant
-) -> tuple[ModelChoice, dict[str, Any]]:
-    """The model of a cell, and the other settings besides the template that determine its
-    answers.
-    """
-    config = evaluator.services.profile(variant.handler)
-    choice = evaluator.services.chooser.choose(variant.model or evaluator.model, None, config)
-    roles = roles_reached(evaluator.library, [template])
-    return choice, handler_settings(config, choice.label, roles=evaluator.model_roles, named=roles)
-
-
-def scoring_part(parts: Mapping[str, Any], options: BatchOptions) -> str:
-    """The hash of everything that judges, for scorers with these `scorer_parts`; empty without
-    any.
-    """
-    if parts:
-        return digest([parts, sorted(options.count_as_failed), options.limited])
-    return ""
-
-
-def scorer_parts(
-    evaluator: Evaluator, scorers: Sequence[Scorer], cells: Sequence[tuple[Cell, Variant]]
-) -> dict[str, Any]:
-    """The hash of everything that determines the judgements of each scorer, including the model
-    that it asks.
-    """
-    services = evaluator.services
-    found: dict[str, Any] = {}
-    for scorer in scorers:
-        part = describe_scorer(scorer, evaluator.library)
-        found.update(dict.fromkeys(score_names(scorer), part))
-        templates = part.get("templates")
-        if not templates:
-            continue
-        # A scorer's model may be the name of a role.
-        asked = {
-            model
-            for each in member_scorers(scorer)
-            if isinstance(model := each.describe().get("model"), str)
-        }
-        roles = roles_reached(evaluator.library, templates) | asked
-        part["judges"] = {}
-        for handler in handlers_of(cells):
-            config = services.profile(handler or None)
-            label = services.chooser.choose(evaluator.model, None, config).label
-            part["judges"][handler] = digest(
-                handler_settings(config, label, roles=evaluator.model_roles, named=roles)
-            )
-    return found
-
-
-def _inputs_of(evaluator: Evaluator, templates: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The names of the inputs that any of the templates declares, and of those that any of them
-    requires.
-    """
-    declared: dict[str, None] = {}
-    required: dict[str, None] = {}
-    for template in templates:
-        node = evaluator.library.get(template).node
-        for each in node.params if isinstance(node, Function) else node.inputs:
-            declared[each.name] = None
-            is_needed = not isinstance(each, Input) or (
-                each.required and each.task is None and each.source is None
-            )
-            if is_needed and each.default is None:
-                required[each.name] = None
-    return list(declared), list(required)
-
-
-def _shots_of(
-    evaluator: Evaluator,
-    templates: Sequence[str],
-    options: BatchOptions,
-    mapping: RowMapping,
-    declared: Sequence[str],
-    required: Sequence[str],
-) -> ShotPool | None:
-    """The few-shot examples, read and checked. Raises: UsageError, for a template or a row that
-    cannot have them.
-    """
-    if options.fewshot is None:
-        return None
     nodes = [evaluator.library.get(template).node for template in templates]
     for template, node in zip(templates, nodes, strict=True):
         if not takes_shots(node) and not isinstance(node, Atomic):
@@ -586,30 +438,7 @@ def _shots_of(
         for node in nodes:
             read_inputs(node, inputs)
 
-    declared, required = (
-        [name for name in names if name != FEWSHOT] for names in (declared, required)
-    )
-    return read_shots(options.fewshot, mapping, declared=declared, required=required, check=check)
-
-
-def _call_bound(evaluator: Evaluator, cells: Sequence[tuple[Cell, Variant]]) -> CallBound:
-    """The number of model calls that one row can take, over all cells."""
-    bounds: list[CallBound] = []
-    for cell, variant in cells:
-        services = evaluator.services
-        use = turns_by_profile(services.profiles, services.default_profile, variant.handler)
-        node = evaluator.library.get(cell.template).node
-        bounds.append(CallCounter(evaluator.library, use=use).bound(node))
-    most = [each.max_calls for each in bounds if each.max_calls is not None]
-    lines = [
-        f"{cell.template}, {cell.variant}: {each}"
-        for (cell, _), each in zip(cells, bounds, strict=True)
-    ]
-    if len(most) == len(bounds):
-        high = sum(most)
-    else:
-        high = None
-    return CallBound(sum(each.min_calls for each in bounds), high, lines=lines)
+    return check
 
 
 def make_manifest(
@@ -642,7 +471,7 @@ def make_manifest(
         ],
         "settings": {
             cell.handler_part: storable_settings(
-                _settings(evaluator, cell.template, variant=variant)[1]
+                cell_settings(evaluator, cell.template, variant=variant)[1]
             )
             for cell, variant in plan.cells
             if options.answers is None

@@ -24,13 +24,15 @@ from dataclasses import asdict, field, fields, replace
 from enum import StrEnum
 from hashlib import blake2b
 from operator import attrgetter, itemgetter
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from evaluator.errors.messages import cut
 from evaluator.errors.results import (
     ErrorType,
     FailureReason,
     Outcome,
+    Resource,
+    ResourceName,
     Status,
     TaskError,
     TaskResult,
@@ -159,6 +161,42 @@ class Failure:
         return cls(
             data["type"], data["kind"], data["message"], data["retryable"], data.get("resource")
         )
+
+
+def failure_of(outcome: TaskError) -> Failure:
+    """Why there is no answer."""
+    if outcome.resource is None:
+        resource = None
+    else:
+        resource = outcome.resource.name
+    return Failure(
+        outcome.type,
+        outcome.reason or outcome.type,
+        message=outcome.message,
+        retryable=outcome.retryable,
+        resource=resource,
+    )
+
+
+def error_of(failure: Failure, usage: Usage) -> TaskError:
+    """The error that `failure` was made from, without its details."""
+    if failure.kind == failure.type:
+        reason = None
+    else:
+        reason = cast("FailureReason", failure.kind)
+    # The line of a result has the limit's name, but not its figures.
+    if failure.resource is None:
+        resource = None
+    else:
+        resource = Resource(cast("ResourceName", failure.resource), 0, limit=0)
+    return TaskError(
+        cast("ErrorType", failure.type),
+        failure.message,
+        reason=reason,
+        resource=resource,
+        usage=usage,
+        retryable=failure.retryable,
+    )
 
 
 _COMPUTED_ID = Pattern(r"[0-9a-f]{16}(-[0-9]+)?")

@@ -4,25 +4,21 @@ thresholds.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from evaluator import clock
-from evaluator.batch.control import ControlLog
 from evaluator.batch.decision import Deciding, Decision
 from evaluator.batch.engines import Engine, make_engine
-from evaluator.batch.folder import DAMAGED, PROVIDER, BatchFolder, ResultEntry
-from evaluator.batch.identity import REPAIR
+from evaluator.batch.folder import BatchFolder
 from evaluator.batch.labels import repair_labels
-from evaluator.batch.looks import Looks
-from evaluator.batch.notebook import DisplayName, make_display
+from evaluator.batch.notebook import DisplayName
 from evaluator.batch.options import (
     BatchLimits,
     BatchOptions,
@@ -33,30 +29,24 @@ from evaluator.batch.options import (
     TaskFiles,
     limits_to_dict,
 )
+from evaluator.batch.pending import MakeWork
 from evaluator.batch.permissions import is_own, sign
 from evaluator.batch.plan import BatchPlan, make_manifest, make_plan
-from evaluator.batch.progress import Display, SafeDisplay, Tally
+from evaluator.batch.progress import Display, Tally
 from evaluator.batch.reading import Results, open_batch, summary_of
 from evaluator.batch.records import COUNTED, Limited
 from evaluator.batch.rows import FewShot, RowsInput, Selection
 from evaluator.batch.rows.json_values import Shard, shard_of
-from evaluator.batch.session import (
-    MakeWork,
-    Session,
-    SessionEnd,
-    find_unrecorded,
-    interrupted_state,
-)
-from evaluator.batch.steering import Steering, budget_of, pace_of
-from evaluator.batch.summary import BatchSummary, Columns
+from evaluator.batch.run_session import run_session
+from evaluator.batch.session import SessionEnd, interrupted_state
+from evaluator.batch.summary import BatchSummary
 from evaluator.batch.thresholds import (
     Threshold,
     ThresholdResult,
     check_thresholds,
     measured_scorers,
 )
-from evaluator.batch.work import Worker
-from evaluator.errors import BatchDamaged, EvaluatorError, UsageError, messages
+from evaluator.errors import EvaluatorError, UsageError, messages
 from evaluator.errors.messages import type_of
 from evaluator.fields import to_dict
 from evaluator.files.locations import given_path
@@ -64,23 +54,16 @@ from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.interpreter.sync import run_sync
 from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.call_limiter import fit_concurrency
-from evaluator.limits.rate_limiter import RateLimiter
-from evaluator.models.provider_batches import ProviderBatches, batches_of
 from evaluator.processes.sandboxes import Sandbox
 from evaluator.record.journal import now
 
 if TYPE_CHECKING:
     from evaluator.batch.metrics import MetricSpec
     from evaluator.batch.scorers import ScorerSpec
-    from evaluator.batch.waves import Waves
     from evaluator.interpreter.evaluator import Evaluator
     from evaluator.models.cache import ResponseCache
 
 BATCHES = "batches"
-SHARD_IDS = 10**12
-"""Task ids of a shard begin at its number times this, so that the task files of all shards fit into
-one folder.
-"""
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
@@ -334,35 +317,11 @@ async def run_in_folder(
     Raises: as `run_batch`.
     """
     path = folder.path
-    options = plan.options
-    is_signed = is_own(manifest)
-    started = now()
-    sessions = [*before.get("sessions", []), {"started": started, "ended": None, "state": None}]
-    manifest |= {
-        "created": before.get("created", started),
-        "state": "running",
-        "total": plan.total if make_work is None else before.get("total"),
-        "scorer_versions": {**before.get("scorer_versions", {}), **_scorer_versions(plan)},
-        "sessions": sessions,
-    }
-    folder.write_manifest(manifest)
+    kept = _SessionManifest(folder, manifest)
+    kept.begin(before, plan, total=plan.total if make_work is None else before.get("total"))
     tally = Tally()
-
-    def store_limits(limits: BatchLimits) -> None:
-        manifest["limits"] = limits_to_dict(limits)
-        if manifest["arguments"]:
-            changed = to_dict(limits, only_changed=True)
-            manifest["arguments"] = {**manifest["arguments"], "limits": changed}
-        if is_signed:
-            manifest.update(sign(manifest))
-        folder.write_manifest(manifest)
-
-    def store_decision(decision: Decision) -> None:
-        manifest["decision"] = decision.to_dict()
-        folder.write_manifest(manifest)
-
     try:
-        ended, columns = await _run_session(
+        ended, columns = await run_session(
             evaluator,
             plan,
             folder=folder,
@@ -371,31 +330,18 @@ async def run_in_folder(
             tally=tally,
             notices=notices,
             created=manifest["created"],
-            on_limits=store_limits,
-            on_decision=store_decision,
+            on_limits=kept.store_limits,
+            on_decision=kept.store_decision,
             make_work=make_work,
         )
         folder.sync()
     except BaseException as error:
         # `error` is raised even if the manifest cannot be written. There is no summary, because
         # a cancelled call has to end soon.
-        state, reason = interrupted_state(error)
-        sessions[-1] |= {"ended": now(), "state": state, "reason": reason, "ran": tally.ran}
         with suppress(EvaluatorError, OSError):
-            folder.write_manifest(manifest | {"state": state})
+            kept.interrupt(error, tally.ran)
         raise
-    sessions[-1] |= {
-        "ended": now(),
-        "state": ended.state,
-        "reason": ended.reason,
-        "ran": ended.ran,
-    }
-    manifest |= {
-        "state": ended.state,
-        "total": ended.total,
-        "left_out": sorted(ended.stale | ended.orphans),
-    }
-    folder.write_manifest(manifest)
+    kept.end(ended)
     folder.write_changed(ended.counts.explained)
     measured = measured_scorers(plan.thresholds)
     if columns is None or ended.stale or ended.orphans:
@@ -408,11 +354,70 @@ async def run_in_folder(
     if ended.error is not None:
         raise ended.error
     # The thresholds of a shard are those of its whole batch.
-    if options.select.shard:
+    if plan.options.select.shard:
         thresholds = ()
     else:
         thresholds = check_thresholds(summary, plan.thresholds)
     return BatchResult(path, ended, summary=summary, thresholds=tuple(thresholds))
+
+
+class _SessionManifest:
+    """The manifest of a batch during a session, which every change is written to."""
+
+    def __init__(self, folder: BatchFolder, manifest: dict[str, Any]) -> None:
+        self._folder = folder
+        self._manifest = manifest
+        self._is_signed = is_own(manifest)
+        self._session: dict[str, Any] = {}
+
+    def begin(self, before: Mapping[str, Any], plan: BatchPlan, total: int | None) -> None:
+        """Adds the session to those in `before`, the manifest of the earlier ones."""
+        self._session = {"started": now(), "ended": None, "state": None}
+        self._manifest |= {
+            "created": before.get("created", self._session["started"]),
+            "state": "running",
+            "total": total,
+            "scorer_versions": {**before.get("scorer_versions", {}), **_scorer_versions(plan)},
+            "sessions": [*before.get("sessions", []), self._session],
+        }
+        self._folder.write_manifest(self._manifest)
+
+    def store_limits(self, limits: BatchLimits) -> None:
+        """Stores the limits that a command has set."""
+        manifest = self._manifest
+        manifest["limits"] = limits_to_dict(limits)
+        if manifest["arguments"]:
+            changed = to_dict(limits, only_changed=True)
+            manifest["arguments"] = {**manifest["arguments"], "limits": changed}
+        if self._is_signed:
+            manifest.update(sign(manifest))
+        self._folder.write_manifest(manifest)
+
+    def store_decision(self, decision: Decision) -> None:
+        """Stores the looks that were taken."""
+        self._manifest["decision"] = decision.to_dict()
+        self._folder.write_manifest(self._manifest)
+
+    def interrupt(self, error: BaseException, ran: int) -> None:
+        """Stores that `error` ended the session after `ran` results."""
+        state, reason = interrupted_state(error)
+        self._session |= {"ended": now(), "state": state, "reason": reason, "ran": ran}
+        self._folder.write_manifest(self._manifest | {"state": state})
+
+    def end(self, ended: SessionEnd) -> None:
+        """Stores the end of the session."""
+        self._session |= {
+            "ended": now(),
+            "state": ended.state,
+            "reason": ended.reason,
+            "ran": ended.ran,
+        }
+        self._manifest |= {
+            "state": ended.state,
+            "total": ended.total,
+            "left_out": sorted(ended.stale | ended.orphans),
+        }
+        self._folder.write_manifest(self._manifest)
 
 
 def _scorer_versions(plan: BatchPlan) -> dict[str, Any]:
@@ -464,194 +469,9 @@ def absolute(path: str | Path) -> Path:
     return Path(os.path.abspath(path))
 
 
-def _has_all_results(before: Mapping[str, Any], results: int) -> bool:
-    """Whether every task of the earlier sessions has its result; `results` is how many results
-    there are.
-    """
-    sessions = before.get("sessions", [])
-    total = before.get("total")
-    return not sessions or (
-        sessions[-1].get("state") == "complete" and isinstance(total, int) and results >= total
-    )
-
-
-def _read_earlier(
-    folder: BatchFolder, columns: Columns
-) -> tuple[Columns | None, dict[str, ResultEntry]]:
-    """The columns and the index of the results of earlier sessions; no columns after an error,
-    which the summary raises again.
-    """
-    try:
-        return columns, folder.index(columns.add)
-    except UsageError:
-        return None, folder.index()
-
-
-async def _run_session(
-    evaluator: Evaluator,
-    plan: BatchPlan,
-    folder: BatchFolder,
-    engine: Engine,
-    before: Mapping[str, Any],
-    tally: Tally,
-    notices: Sequence[str],
-    created: str,
-    on_limits: Callable[[BatchLimits], None],
-    on_decision: Callable[[Decision], None],
-    make_work: MakeWork | None = None,
-) -> tuple[SessionEnd, Columns | None]:
-    """The end of the session, and all results of the batch; None if they have to be read."""
-    limits = plan.options.limits
-    options = plan.options
-    limiter = RateLimiter(pace_of(limits), budget=budget_of(limits))
-    columns, earlier = _read_earlier(folder, Columns(options.cluster, options.group_by))
-    stop = options.stop or Stop()
-    display = SafeDisplay(make_display(options.display))
-    waves = _make_waves(
-        evaluator, plan, folder, limiter, stop=stop, display=display, created=created
-    )
-    async with AsyncExitStack() as stack:
-        own = await stack.enter_async_context(
-            evaluator.with_limiter(
-                limiter,
-                folder.tasks,
-                options.cache,
-                [folder.path],
-                is_packed=options.task_files == "packed",
-                parking=waves,
-            )
-        )
-        store = own.services.store
-        if waves is not None and store is not None:
-            stack.push_async_callback(waves.aclose)
-            store.parked_end = waves.end_of
-            await waves.begin()
-            if waves.calls and not options.provider_batch:
-                raise UsageError(
-                    f"{waves.reason()}; resume with --provider-batch, or cancel them: evaluator "
-                    f"batch cancel {folder.path}"
-                )
-        part = shard_of(options.select)
-        if store is not None and part is not None:
-            store.skip_to(part.number * SHARD_IDS)
-        unrecorded: dict[str, int] = {}
-        if store is not None and (
-            options.retry_errors or not _has_all_results(before, len(earlier))
-        ):
-            damage = store.damage(repair=options.repair)
-            if damage and not options.repair:
-                raise BatchDamaged(
-                    f"{damage[0]}; to evaluate the samples that follow it again, {REPAIR}"
-                )
-            unrecorded = find_unrecorded(store, earlier)
-        worker = Worker(
-            own,
-            plan.scorers,
-            budget_ended=lambda: None if limiter.refused is None else str(limiter.refused),
-            versions=plan.versions,
-            count_as_failed=options.count_as_failed,
-            limited=options.limited,
-            unrecorded=unrecorded,
-            unfinished=options.unfinished,
-            repair=options.repair,
-        )
-        for line in (*plan.notices, *notices):
-            display.show("notice", line)
-        if folder.torn_bytes:
-            display.show(
-                "notice",
-                f"{folder.path}: removed an incomplete last line of {folder.torn_bytes} bytes",
-            )
-        if folder.damaged_lines:
-            moved = f"moved {folder.damaged_lines} damaged results to {DAMAGED}"
-            display.show("notice", f"{folder.path}: {moved}; their samples are pending")
-        loop = asyncio.get_running_loop()
-        reason = "the batch was stopped before it was this call's turn"
-        stack.enter_context(stop.calling(lambda: loop.call_soon_threadsafe(limiter.stop, reason)))
-        steering = Steering(
-            ControlLog(folder.path, created),
-            plan,
-            folder=folder,
-            limiter=limiter,
-            engine=engine,
-            stop=stop,
-            display=display,
-            on_limits=on_limits,
-            waves=waves,
-        )
-        looks = None
-        if plan.deciding is not None:
-            cells = [cell for cell, _ in plan.cells]
-            looks = Looks(plan.deciding, cells, folder, record=on_decision)
-        with own.services.tracer.batch(plan.name) as span:
-            session = Session(
-                plan,
-                folder,
-                worker=worker,
-                limiter=limiter,
-                engine=engine,
-                stop=stop,
-                display=display,
-                steering=steering,
-                tally=tally,
-                columns=columns,
-                make_work=make_work,
-                looks=looks,
-                waves=waves,
-            )
-            ended = await session.run(earlier)
-            span.set_result(ended)
-        return ended, session.columns
-
-
-def _make_waves(
-    evaluator: Evaluator,
-    plan: BatchPlan,
-    folder: BatchFolder,
-    limiter: RateLimiter,
-    *,
-    stop: Stop,
-    display: SafeDisplay,
-    created: str,
-) -> Waves | None:
-    """The provider batches of a batch; None if it has none."""
-    options = plan.options
-    if not options.provider_batch and not (folder.path / PROVIDER).exists():
-        return None
-    from evaluator.batch.submissions import Submissions
-    from evaluator.batch.wave_log import WaveLog
-    from evaluator.batch.waves import Waves
-
-    services = evaluator.services
-
-    def resolve(label: str, profile: str) -> ProviderBatches | None:
-        choice = services.chooser.choose(label, None, services.profile(profile))
-        return batches_of(choice.backend, choice.model)
-
-    batches = Submissions(
-        WaveLog(folder.path, created),
-        limiter,
-        stop,
-        resolve,
-        notice=lambda line: display.show("notice", line),
-        scrub=services.redactor,
-        rest=options.provider_batch_rest,
-        keep=options.keep_provider_files,
-        unfinished=options.unfinished,
-    )
-    return Waves(
-        batches,
-        is_parking=options.provider_batch,
-        is_waiting=options.wait,
-        deadline_s=options.provider_batch_deadline,
-    )
-
-
 def new_folder(name: str, shard: Shard | None = None) -> Path:
     """`batches/NAME-DATE-TIME`, with a number appended if that exists already."""
-    if shard is None:
-        name = name
-    else:
+    if shard is not None:
         name = f"{name[:40]}-shard-{shard.number}-of-{shard.of}"
     word = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:60] or "batch"
     stamp = clock.now().strftime("%Y%m%d-%H%M%S")

@@ -15,19 +15,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from evaluator import clock
+from evaluator.batch.cells import scorer_parts, scoring_part
 from evaluator.batch.engines import make_engine
 from evaluator.batch.fields import check_rows
 from evaluator.batch.folder import BatchFolder, ResultEntry
 from evaluator.batch.identity import Cell, Identity, digest
 from evaluator.batch.judges import check_logprobs, find_judges
 from evaluator.batch.options import BatchLimits, BatchOptions, Stop
+from evaluator.batch.pending import PendingWork
 from evaluator.batch.permissions import is_own, sign
-from evaluator.batch.plan import BatchPlan, scorer_parts, scoring_part
+from evaluator.batch.plan import BatchPlan
 from evaluator.batch.records import COUNTED, Sample, SampleResult, Verdict
 from evaluator.batch.rows import RowSource
 from evaluator.batch.run import BatchResult, absolute, run_in_folder, sync_form
 from evaluator.batch.scorers import make_scorers
-from evaluator.batch.session import PendingWork
 from evaluator.batch.summary.tables import Table, number
 from evaluator.batch.wave_log import submissions_of
 from evaluator.batch.work import Variant, WorkItem

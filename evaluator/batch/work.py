@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import field, replace
 from itertools import count
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from evaluator import clock
-from evaluator.batch.folder import parse_line
-from evaluator.batch.identity import Cell, Identity
+from evaluator.batch.arguments import arguments_of, target_text
+from evaluator.batch.identity import Cell, Identity, parse_line
 from evaluator.batch.records import (
     Failure,
     Limited,
@@ -26,34 +25,29 @@ from evaluator.batch.records import (
     Score,
     Verdict,
     counts_as_failed,
+    error_of,
     existing_answer,
+    failure_of,
     is_limited,
     limited_answer,
     verdict_of,
 )
-from evaluator.batch.rows.fewshot import FEWSHOT, shot_values
 from evaluator.batch.scorers import Scorer, ScorerInput, run_scores, score_names
-from evaluator.batch.scorers.calls_scorer import calls_of
 from evaluator.batch.scorers.contract import GivenBack
 from evaluator.errors import CallParked, CallRejected, MachineError, RecordError, UsageError
 from evaluator.errors.results import (
-    ErrorType,
-    FailureReason,
     Outcome,
-    Resource,
-    ResourceName,
     Status,
     TaskError,
     TaskId,
     TaskResult,
-    Usage,
     outcome_from_dict,
 )
 from evaluator.interpreter.frame import Shots
 from evaluator.interpreter.recovery import OnUnfinished
-from evaluator.language.scopes import plain, read_typed
+from evaluator.language.scopes import plain
 from evaluator.lazy_dataclass import dataclass
-from evaluator.nodes import Atomic, Function, OutputFormat, Task, TopLevel
+from evaluator.nodes import OutputFormat, Task
 from evaluator.record.journal import now
 from evaluator.record.steps import Recording
 
@@ -164,31 +158,13 @@ class Worker:
             return done
 
     async def _perform(self, work: WorkItem) -> WorkResult:
-        started = now()
-        began = clock.monotonic()
-        earlier = work.answered
-        if earlier is not None:
-            outcome = earlier_outcome(earlier, self._recording(earlier.task_id))
-            started = earlier.started
-            duration_s = earlier.duration_s
-        elif (ended := self._ended_run(work)) is not None and ended.summary is not None:
-            outcome = _recorded_outcome(ended)
-            started = ended.known_header().created
-            duration_s = ended.summary.duration_s
-        else:
-            outcome = await self._evaluate(work)
-            if isinstance(outcome, TaskResult) and outcome.parsed_content is not None:
-                # Scorers and results get data, as they do from a record.
-                outcome = replace(outcome, parsed_content=outcome.parsed_data)
-            # Waiting for the rate limiter depends on the batch's limits, not on the model.
-            duration_s = max(0.0, clock.monotonic() - began - outcome.notes.get("waited_s", 0.0))
-        if isinstance(outcome, TaskError) and isinstance(outcome.cause, CallParked):
-            return self._parked(work, outcome, {})
-        if (
-            isinstance(outcome, TaskError)
-            and (reason := _rejection(outcome) or self.budget_ended()) is not None
-        ):
-            return WorkResult(work, None, pending=reason)
+        outcome, started, duration_s = await self._outcome(work)
+        if isinstance(outcome, TaskError):
+            if isinstance(outcome.cause, CallParked):
+                return self._parked(work, outcome, {})
+            reason = _rejection(outcome) or self.budget_ended()
+            if reason is not None:
+                return WorkResult(work, None, pending=reason)
         failure = None
         answer: TaskResult | str | None = None
         if isinstance(outcome, TaskResult):
@@ -196,45 +172,20 @@ class Worker:
         else:
             failure = failure_of(outcome)
             answer = self._answer_of(work, outcome, failure)
+        parsed = None
         scores: dict[str, Score] = {}
         if isinstance(answer, TaskResult):
-            rejected: list[TaskError] = []
-            judged: dict[str, int] = {}
-            for scorer in self.scorers:
-                if all(name in work.keeps for name in score_names(scorer)):
-                    continue
-                try:
-                    scored = self._scored(
-                        work, scorer, outcome=answer, rejected=rejected, completed=judged
-                    )
-                    scores |= await run_scores(scorer, scored)
-                except MachineError as error:
-                    return WorkResult(work, None, pending=f"scorer {scorer.name!r}: {error}")
-                except GivenBack as given_back:
-                    if outcome.task_id is None:
-                        own = {}
-                    else:
-                        own = {work.identity.value: outcome.task_id}
-                    given_back.tasks = {**own, **judged}
-                    raise
-            if rejected:
-                # A judge is missing, whatever the scorer returned.
-                if all(isinstance(error.cause, CallParked) for error in rejected):
-                    return self._parked(work, outcome, judged)
-                return WorkResult(work, None, pending=rejected[0].message)
-            errors = [score.error for score in scores.values() if score.error]
-            if errors and (reason := self.budget_ended()) is not None:
-                return WorkResult(work, None, pending=reason)
+            parsed = answer.parsed_content
+            found = await self._scores(work, answer, outcome)
+            if isinstance(found, WorkResult):
+                return found
+            scores = found
         elif answer is not None:
             names = [name for scorer in self.scorers for name in score_names(scorer)]
             scores = {name: Score(0.0, False, explanation=answer) for name in names}
         if answer is not None:
             scores = {**work.keeps, **self._with_origin(scores)}
         verdict = verdict_of(failure if answer is None else None, scores.values())
-        if answer is None or isinstance(answer, str):
-            parsed = None
-        else:
-            parsed = answer.parsed_content
         return WorkResult(
             work,
             self._result(
@@ -248,6 +199,66 @@ class Worker:
                 duration_s=duration_s,
             ),
         )
+
+    async def _outcome(self, work: WorkItem) -> tuple[Outcome, str, float]:
+        """The outcome of the task, also of one that ended in an earlier session, when it started,
+        and its seconds.
+        """
+        earlier = work.answered
+        if earlier is not None:
+            outcome = earlier_outcome(earlier, self._recording(earlier.task_id))
+            return outcome, earlier.started, earlier.duration_s
+        ended = self._ended_run(work)
+        if ended is not None and ended.summary is not None:
+            outcome = _recorded_outcome(ended)
+            return outcome, ended.known_header().created, ended.summary.duration_s
+        started = now()
+        began = clock.monotonic()
+        outcome = await self._evaluate(work)
+        if isinstance(outcome, TaskResult) and outcome.parsed_content is not None:
+            # Scorers and results get data, as they do from a record.
+            outcome = replace(outcome, parsed_content=outcome.parsed_data)
+        # Waiting for the rate limiter depends on the batch's limits, not on the model.
+        waited_s = outcome.notes.get("waited_s", 0.0)
+        return outcome, started, max(0.0, clock.monotonic() - began - waited_s)
+
+    async def _scores(
+        self, work: WorkItem, answer: TaskResult, outcome: Outcome
+    ) -> dict[str, Score] | WorkResult:
+        """The scores of an answer by name, except those that it keeps; or why it stays pending.
+
+        Raises: GivenBack, with the tasks that are done.
+        """
+        scores: dict[str, Score] = {}
+        rejected: list[TaskError] = []
+        judged: dict[str, int] = {}
+        for scorer in self.scorers:
+            if all(name in work.keeps for name in score_names(scorer)):
+                continue
+            try:
+                scored = self._scored(
+                    work, scorer, outcome=answer, rejected=rejected, completed=judged
+                )
+                scores |= await run_scores(scorer, scored)
+            except MachineError as error:
+                return WorkResult(work, None, pending=f"scorer {scorer.name!r}: {error}")
+            except GivenBack as given_back:
+                if outcome.task_id is None:
+                    own = {}
+                else:
+                    own = {work.identity.value: outcome.task_id}
+                given_back.tasks = {**own, **judged}
+                raise
+        if rejected:
+            # A judge is missing, whatever the scorer returned.
+            if all(isinstance(error.cause, CallParked) for error in rejected):
+                return self._parked(work, outcome, judged)
+            return WorkResult(work, None, pending=rejected[0].message)
+        if any(score.error for score in scores.values()):
+            reason = self.budget_ended()
+            if reason is not None:
+                return WorkResult(work, None, pending=reason)
+        return scores
 
     def _with_origin(self, scores: Mapping[str, Score]) -> dict[str, Score]:
         at = now()
@@ -566,104 +577,6 @@ def _rejection(outcome: Outcome) -> str | None:
     if isinstance(outcome, TaskError) and isinstance(outcome.cause, (CallRejected, MachineError)):
         return outcome.message
     return None
-
-
-def failure_of(outcome: TaskError) -> Failure:
-    """Why there is no answer."""
-    if outcome.resource is None:
-        resource = None
-    else:
-        resource = outcome.resource.name
-    return Failure(
-        outcome.type,
-        outcome.reason or outcome.type,
-        message=outcome.message,
-        retryable=outcome.retryable,
-        resource=resource,
-    )
-
-
-def error_of(failure: Failure, usage: Usage) -> TaskError:
-    """The error that `failure` was made from, without its details."""
-    if failure.kind == failure.type:
-        reason = None
-    else:
-        reason = cast("FailureReason", failure.kind)
-    # The line of a result has the limit's name, but not its figures.
-    if failure.resource is None:
-        resource = None
-    else:
-        resource = Resource(cast("ResourceName", failure.resource), 0, limit=0)
-    return TaskError(
-        cast("ErrorType", failure.type),
-        failure.message,
-        reason=reason,
-        resource=resource,
-        usage=usage,
-        retryable=failure.retryable,
-    )
-
-
-def read_inputs(node: TopLevel, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The `inputs` that `node` declares, with strings read as the declared type: a CSV file has
-    only strings.
-
-    Raises: UsageError, for a string that is not a value of the type.
-    """
-    found: dict[str, Any] = {}
-    for declared in node.params if isinstance(node, Function) else node.inputs:
-        name = declared.name
-        if name not in inputs:
-            continue
-        value = found[name] = inputs[name]
-        if isinstance(value, str) and declared.type not in ("any", "string"):
-            try:
-                found[name] = read_typed(value, declared.type)
-            except UsageError as error:
-                raise UsageError(f"input {name!r}: {error}") from error
-    return found
-
-
-def arguments_of(
-    sample: Sample, node: TopLevel
-) -> tuple[dict[str, Any], list[tuple[dict[str, Any], str]]]:
-    """The inputs of `node` for a sample, and the examples that are turns of its conversation.
-
-    Raises: UsageError, as `read_inputs`.
-    """
-    inputs = read_inputs(node, sample.inputs)
-    if not sample.shots:
-        return inputs, []
-    if takes_shots(node):
-        inputs[FEWSHOT] = shot_values(sample.shots)
-        return inputs, []
-    return inputs, [(read_inputs(node, shot.inputs), shot.answer) for shot in sample.shots]
-
-
-def takes_shots(node: TopLevel) -> bool:
-    """Whether `node` has an input for few-shot examples; without it, they are turns of its
-    conversation.
-    """
-    return any(
-        declared.name == FEWSHOT
-        for declared in (node.params if isinstance(node, Function) else node.inputs)
-    )
-
-
-def target_text(target: Any, node: TopLevel) -> str | None:
-    """A target as a model would write it: of several right texts the first that is not empty;
-    calls, if these are the answer.
-    """
-    if isinstance(node, Atomic) and node.tools_from is not None:
-        with suppress(UsageError):  # a target of another scorer
-            target = calls_of(target)
-    elif isinstance(node, Atomic) and (node.output is None or node.output.type == "text"):
-        while isinstance(target, list):
-            items = cast("list[Any]", target)
-            target = next((each for each in items if each not in ([], "")), "")
-    if target is None or isinstance(target, str):
-        return target
-    return json.dumps(target, ensure_ascii=False)
 
 
 def sample_label(labels: Mapping[str, Any] | None) -> str:

@@ -225,7 +225,7 @@ def kill(ids: tuple[str, ...], reason: str, tasks_dir: Path, as_json: bool) -> N
 
 
 def _report(found: list[BackgroundTask], as_json: bool) -> None:
-    from evaluator.jobs.notifications import end_summary
+    from evaluator.jobs.tasks import end_summary
 
     if as_json:
         print_json([task.to_dict() for task in found])

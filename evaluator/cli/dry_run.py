@@ -19,7 +19,7 @@ from evaluator.nodes import Node, Task, TopLevel
 from evaluator.nodes.walk import children
 
 if TYPE_CHECKING:
-    from evaluator.batch.cost_plan import CacheSaving, CostPlan
+    from evaluator.batch.costs import CacheSaving, CostPlan
     from evaluator.batch.identity import Cell
     from evaluator.batch.plan import BatchPlan
     from evaluator.batch.work import Variant

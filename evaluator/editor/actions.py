@@ -143,42 +143,11 @@ def _extraction(
         return None
     first = steps[0]
     last = steps[-1]
-    inputs: dict[str, str] = {}
     own = {_name(document, step) for step in steps} - {""}
     last_name = _name(document, last)
-    sequence = next(each for each in first.around() if each.name == "steps").parent
-    for site, reference, binding in Names(project, [document.path]).references:
-        if site.path != document.path:
-            continue
-        is_within = first.start <= site.start < last.end
-        origin = binding.origin
-        if origin is None:
-            at = -1
-        else:
-            at = _offset_of(document, origin.span)
-        if reference.path:
-            step = reference.path[0]
-        else:
-            step = None
-        is_of_sequence = sequence is not None and at == sequence.start
-        if first.start <= at < last.end:
-            continue
-        if is_within and reference.name == "steps" and is_of_sequence:
-            if step not in own:
-                return None
-        elif is_within and reference.name == "previous" and is_of_sequence:
-            if site.start < first.end:
-                return None
-        elif is_within and isinstance(origin, Function):
-            inputs[reference.name] = "any"
-        elif is_within and isinstance(origin, Input):
-            inputs[reference.name] = origin.type
-        elif is_within or (
-            reference.name == "steps"
-            and is_of_sequence
-            and (not isinstance(step, str) or step in own - {last_name})
-        ):
-            return None
+    inputs = _inputs_of_steps(project, document, steps, inner=own - {last_name})
+    if inputs is None:
+        return None
     owner = next((e for e in first.around() if e.name == "task" and e is not first), None)
     base = (_name(document, owner) if owner is not None else "") or "task"
     library = view.library
@@ -216,6 +185,52 @@ def _extraction(
         return None
     created = format_source(read_source(template))
     return Change({document.path: rest, path: created}, frozenset({path}))
+
+
+def _inputs_of_steps(
+    project: Project, document: Document, steps: Sequence[Element], inner: set[str]
+) -> dict[str, str] | None:
+    """The types of the inputs that the steps need as a template of their own; None where the rest
+    depends on what is in them. `inner`: the names of the steps that the rest cannot see then.
+    """
+    first = steps[0]
+    last = steps[-1]
+    own = {_name(document, step) for step in steps} - {""}
+    inputs: dict[str, str] = {}
+    sequence = next(each for each in first.around() if each.name == "steps").parent
+    for site, reference, binding in Names(project, [document.path]).references:
+        if site.path != document.path:
+            continue
+        is_within = first.start <= site.start < last.end
+        origin = binding.origin
+        if origin is None:
+            at = -1
+        else:
+            at = _offset_of(document, origin.span)
+        if reference.path:
+            step = reference.path[0]
+        else:
+            step = None
+        is_of_sequence = sequence is not None and at == sequence.start
+        if first.start <= at < last.end:
+            continue
+        if is_within and reference.name == "steps" and is_of_sequence:
+            if step not in own:
+                return None
+        elif is_within and reference.name == "previous" and is_of_sequence:
+            if site.start < first.end:
+                return None
+        elif is_within and isinstance(origin, Function):
+            inputs[reference.name] = "any"
+        elif is_within and isinstance(origin, Input):
+            inputs[reference.name] = origin.type
+        elif is_within or (
+            reference.name == "steps"
+            and is_of_sequence
+            and (not isinstance(step, str) or step in inner)
+        ):
+            return None
+    return inputs
 
 
 def _selected_steps(document: Document, start: int, end: int) -> list[Element]:

@@ -110,11 +110,10 @@ def input_shown(declared: Input) -> str:
         origin = "the result of a nested task"
     elif declared.default is not None:
         origin = f"default `{declared.default.value}`"
+    elif declared.required:
+        origin = "required"
     else:
-        if declared.required:
-            origin = "required"
-        else:
-            origin = "optional"
+        origin = "optional"
     return "\n\n".join(part for part in (declared.description, origin) if part)
 
 

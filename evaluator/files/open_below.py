@@ -90,9 +90,7 @@ def openat2() -> _OpenAt2 | None:
     return call
 
 
-def open_regular(
-    path: str | Path, *, max_bytes: int | None = None, flags: int = FILE, dir_fd: int | None = None
-) -> int:
+def open_regular(path: str | Path, *, max_bytes: int | None = None, flags: int = FILE) -> int:
     """A descriptor of a regular file, which is not followed if it is a link. For files in a folder
     that may come from somebody else.
 
@@ -100,7 +98,7 @@ def open_regular(
     with a reason as `strerror`.
     """
     try:
-        descriptor = disk.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=dir_fd)
+        descriptor = disk.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK):
             error.strerror = "it is a symbolic link, which is not followed"

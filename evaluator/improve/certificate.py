@@ -19,7 +19,7 @@ from math import fsum
 from pathlib import Path
 from typing import Any, cast
 
-from evaluator.authoring.changes import code_block
+from evaluator.authoring.changes import diff_block
 from evaluator.batch.identity import digest, indented_json
 from evaluator.batch.reading import open_batch
 from evaluator.batch.records import Sample
@@ -302,7 +302,7 @@ def as_page(certificate: Certificate) -> str:
     if diff is None:
         shown = ""
     else:
-        shown = "\n" + "\n".join(code_block(diff, "diff")) + "\n"
+        shown = "\n" + "\n".join(diff_block(diff)) + "\n"
     return as_markdown(tables_of(certificate)) + shown
 
 

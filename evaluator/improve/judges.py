@@ -26,7 +26,8 @@ from evaluator.batch.records import Sample, SampleResult, Score
 from evaluator.batch.scorers import Scorer, ScorerInput, ScorerSpec, make_scorer, make_scorers
 from evaluator.batch.scorers.contract import LeavesInputUnchanged, binary_score
 from evaluator.batch.scorers.function_scorer import without_code
-from evaluator.batch.scorers.model_graded import GradedScorer, ModelGradedScorer, RubricScorer
+from evaluator.batch.scorers.model_graded import GradedScorer, ModelGradedScorer
+from evaluator.batch.scorers.rubric_scorer import RubricScorer
 from evaluator.batch.work import earlier_outcome
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.errors.results import Outcome, Status, TaskError, TaskResult

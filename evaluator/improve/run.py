@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from evaluator import clock, randomness
+from evaluator.batch.cells import make_cells, make_variants
 from evaluator.batch.cost_plan import plan_costs
 from evaluator.batch.identity import digest
 from evaluator.batch.options import BatchOptions
-from evaluator.batch.plan import BatchPlan, make_cells, make_plan, make_variants
+from evaluator.batch.plan import BatchPlan, make_plan
 from evaluator.batch.rows import RowsInput, Selection
 from evaluator.batch.rows.json_values import Rows
 from evaluator.batch.rows.row_source import open_origin

@@ -101,15 +101,15 @@ class Reach(JsonForm):
         )
 
 
-def reach_of(rows: int, wanted: float, changed: float = CHANGED_SHARE) -> Reach:
+def reach_of(rows: int, wanted: float) -> Reach:
     """What `rows` independent sealed rows can show."""
-    spread = changed**0.5
+    spread = CHANGED_SHARE**0.5
     return Reach(
         rows,
         smallest=smallest_difference(spread, rows),
         wanted=wanted,
         needed=pairs_needed(spread, wanted),
-        changed=changed,
+        changed=CHANGED_SHARE,
     )
 
 

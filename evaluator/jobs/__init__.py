@@ -11,7 +11,7 @@ The queue: `entries`, `document` and `intake` say what an entry is, in a file an
 `publication` read and write the files beside it. `worker`, `dispatch`, `attempt_runs` and
 `deliverables` are an attempt and its result. `queue_view` and `task_queue` are what users call.
 
-Background tasks: `tasks`, `notifications` and `output` say what a task is, tells and prints.
+Background tasks: `tasks` and `output` say what a task is, tells and prints.
 `background_store` is the database. `in_process` and `scripts` do the work of each type.
 `background_tasks` and `background_tools` are what users and models call.
 """

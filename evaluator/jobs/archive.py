@@ -40,8 +40,6 @@ def archive(store: QueueTables, folder: Path, days: float | None = None) -> dict
     moved: dict[str, list[str]] = {}
     if days is None:
         days = store.settings().archive_days
-    else:
-        days = days
     old = sorted(store.completed_before(clock.wall() - days * _DAY_S), key=_month)
     for month, group in groupby(old, key=_month):
         path = folder / FOLDER / f"{month}.json"

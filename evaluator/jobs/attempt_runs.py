@@ -67,11 +67,9 @@ class AttemptRuns:
             return
         store = self._evaluator.services.store
         folder = self._attempt.tasks
-        if store is None or not folder:
-            raise CannotResume(
-                "its calls were not recorded" if not folder else f"its task files are in {folder}"
-            )
-        if folder != folder_of(store):
+        if not folder:
+            raise CannotResume("its calls were not recorded")
+        if store is None or folder != folder_of(store):
             raise CannotResume(f"its task files are in {folder}")
         self._recorded = await asyncio.to_thread(self._look, store)
 

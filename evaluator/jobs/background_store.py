@@ -29,16 +29,17 @@ from evaluator import clock
 from evaluator.errors import UsageError
 from evaluator.fields import check_fields
 from evaluator.files.open_below import open_private_folder
-from evaluator.jobs.notifications import Notice, NoticeKind, end_notice
 from evaluator.jobs.output import SUFFIXES
 from evaluator.jobs.store import JobStore
 from evaluator.jobs.tasks import (
-    FINAL,
     Activity,
     BackgroundTask,
     End,
+    Notice,
+    NoticeKind,
     Priority,
     check_id,
+    end_notice,
 )
 from evaluator.store import database, leases
 from evaluator.store.owners import Owner, current_owner, owner_text, parse_owner
@@ -98,6 +99,8 @@ LEASE_S = 30.0
 """Seconds after which a process of another machine or container that says nothing is gone."""
 KEPT_ENDED = 10_000
 """Ended tasks that are kept at most; the latest ones."""
+KEPT_LATEST = 100
+"""Ended tasks that are kept however old they seem: a clock may have been set."""
 KEPT_TOLD_S = 7 * 24 * 3600.0
 KEPT_S = 30 * 24 * 3600.0
 """Seconds that an ended task is kept: one whose notification was delivered, and any other."""
@@ -108,6 +111,7 @@ _LOST = {
     leases.SILENT: "the process that ran it, on another machine or container, has said nothing for "
     f"{LEASE_S:g} s; its output up to then is kept",
 }
+_IS_OPEN = "status IN ('pending', 'running')"
 _NOTED = ("task_file", "input_tokens", "output_tokens")
 """What was noted while a task ran, and stays if its end does not say."""
 Requested = Literal["requested", "killed", "ended"]
@@ -138,7 +142,7 @@ class BackgroundStore(JobStore):
 
     def add(self, task: BackgroundTask) -> None:
         """Records a new task, which is pending."""
-        values = {name: _to_sql(getattr(task, name)) for name in _FIELDS}
+        values = _row(task)
         with self.transaction() as db:
             TASK.put(db, values)
             leases.take(db, values["owner"], values["owner"], length_s=LEASE_S)
@@ -200,27 +204,16 @@ class BackgroundStore(JobStore):
     def as_seen(self, task: BackgroundTask) -> BackgroundTask:
         """The task as `end_orphans` would leave it; nothing is changed."""
         if task.has_ended:
-            loss = None
-        else:
-            loss = self._losses().get(task.owner)
+            return task
+        loss = self._losses().get(task.owner)
         if loss is None:
             return task
-        if task.kill_reason is None:
-            status = "failed"
-        else:
-            status = "killed"
-        return replace(
-            task,
-            status=status,
-            reason=task.kill_reason or loss,
-            is_waiting=False,
-            activity=None,
-        )
+        return _with_end(task, End("failed", reason=loss))
 
     def _losses(self) -> dict[Owner, str]:
         """The owners of open tasks that are gone, and why."""
         with self.transaction("DEFERRED") as db:
-            rows = db.execute("SELECT DISTINCT owner FROM task WHERE ended_at IS NULL")
+            rows = db.execute(f"SELECT DISTINCT owner FROM task WHERE {_IS_OPEN}")
             owners: list[str] = [row[0] for row in rows.fetchall()]
             ended = self.leases.ended(db, owners)
         return {_owner(owner): _LOST[ended[owner]] for owner in owners if owner in ended}
@@ -246,8 +239,9 @@ class BackgroundStore(JobStore):
                 self.note(task_id, activity=activity)
 
     def evict(self) -> None:
-        """Removes tasks that ended a week ago, or a month ago if their notification is not claimed,
-        and the oldest beyond KEPT_ENDED. What is kept of them is the output file.
+        """Removes the oldest ended tasks beyond KEPT_ENDED. Beyond KEPT_LATEST it removes those
+        that ended a week ago, or a month ago if their notification is not claimed. What is kept of
+        them is the output file.
         """
         is_told = (
             "EXISTS (SELECT 1 FROM notice WHERE task_id = task.id AND kind = 'end' AND "
@@ -258,25 +252,21 @@ class BackgroundStore(JobStore):
             "LIMIT 1 OFFSET ?"
         )
         sql = (
-            f"DELETE FROM task WHERE ended_at <= ({beyond}) OR ended_at < ? OR (ended_at < ? "
-            f"AND {is_told})"
+            f"DELETE FROM task WHERE ended_at <= ({beyond}) OR ended_at <= ({beyond}) AND "
+            f"(ended_at < ? OR (ended_at < ? AND {is_told}))"
         )
         now = clock.wall()
-        unused = "SELECT owner FROM task WHERE ended_at IS NULL"
+        used = f"SELECT owner FROM task WHERE {_IS_OPEN}"
         with self.transaction() as db:
-            db.execute(f"DELETE FROM lease WHERE token NOT IN ({unused})")
-            if db.execute(sql, (KEPT_ENDED, now - KEPT_S, now - KEPT_TOLD_S)).rowcount:
+            db.execute(f"DELETE FROM lease WHERE token NOT IN ({used})")
+            if db.execute(sql, (KEPT_ENDED, KEPT_LATEST, now - KEPT_S, now - KEPT_TOLD_S)).rowcount:
                 db.execute("DELETE FROM notice WHERE task_id NOT IN (SELECT id FROM task)")
 
     def _end(self, task: BackgroundTask, end: End) -> BackgroundTask:
-        values = {**asdict(end), "ended_at": clock.wall(), "is_waiting": False, "activity": None}
-        values |= {name: getattr(task, name) for name in _NOTED if values[name] is None}
-        if task.kill_reason is not None:
-            values |= {"status": "killed", "reason": task.kill_reason}
+        ended = replace(_with_end(task, end), ended_at=clock.wall())
         with self.transaction() as db:
-            self.note(task.id, **values)
+            self.note(task.id, **_row(ended))
             db.execute("DELETE FROM message WHERE task_id = ?", (task.id,))
-            ended = self.get(task.id)
             self.add_notice(ended, "end", priority=ended.priority, xml=end_notice(ended))
         return ended
 
@@ -370,16 +360,11 @@ class BackgroundStore(JobStore):
         """The tasks, oldest first: all, only those that have ended or not, only those of a
         session.
         """
-        marks = ", ".join("?" * len(FINAL))
-        where = {None: "1", True: f"status IN ({marks})", False: f"status NOT IN ({marks})"}[ended]
-        values: list[Any]
-        if ended is None:
-            values = []
-        else:
-            values = list(FINAL)
+        where = {None: "1", True: f"NOT {_IS_OPEN}", False: _IS_OPEN}[ended]
+        values: tuple[str, ...] = ()
         if session is not None:
             where = f"{where} AND session = ?"
-            values = [*values, session]
+            values = (session,)
         with self.transaction("DEFERRED") as db:
             rows = TASK.select(db, f"WHERE {where} ORDER BY created_at, id", values)
         return [_task(row) for row in rows]
@@ -466,6 +451,19 @@ class BackgroundStore(JobStore):
 def _next_number(db: sqlite3.Connection, table: str) -> int:
     sql = f"SELECT coalesce(max(number), 0) + 1 FROM {table}"
     return db.execute(sql).fetchone()[0]
+
+
+def _with_end(task: BackgroundTask, end: End) -> BackgroundTask:
+    """The task as it is after this end: killed if somebody asked for that."""
+    values = {**asdict(end), "is_waiting": False, "activity": None}
+    values |= {name: getattr(task, name) for name in _NOTED if values[name] is None}
+    if task.kill_reason is not None:
+        values |= {"status": "killed", "reason": task.kill_reason}
+    return replace(task, **values)
+
+
+def _row(task: BackgroundTask) -> dict[str, Any]:
+    return {name: _to_sql(getattr(task, name)) for name in _FIELDS}
 
 
 def _to_sql(value: Any) -> Any:

@@ -19,7 +19,6 @@ from typing import Any, Self, TypeVar
 from evaluator import clock, disk
 from evaluator.errors import EvaluatorError, RecordError, ToolError
 from evaluator.jobs.background_store import LEASE_S, BackgroundStore
-from evaluator.jobs.notifications import Notice, running_notice
 from evaluator.jobs.output import (
     CHECK_S,
     MAX_BYTES,
@@ -30,7 +29,16 @@ from evaluator.jobs.output import (
     StallWatch,
     prompt_hint,
 )
-from evaluator.jobs.tasks import Activity, BackgroundTask, End, Priority, Work, new_id
+from evaluator.jobs.tasks import (
+    Activity,
+    BackgroundTask,
+    End,
+    Notice,
+    Priority,
+    Work,
+    new_id,
+    running_notice,
+)
 from evaluator.lazy_dataclass import dataclass
 from evaluator.processes.scripts import run_script
 from evaluator.processes.supervisor import run_to_end

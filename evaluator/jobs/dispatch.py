@@ -36,7 +36,6 @@ from evaluator.jobs.deliverables import (
 from evaluator.jobs.entries import (
     INTERRUPTED,
     RELEASED,
-    TOOL,
     TYPES,
     BegunAttempt,
     EntryType,
@@ -230,10 +229,7 @@ class Dispatcher:
             raise AttemptAborted(cause)
         where = f"TASK-{outcome.task_id}: "
         entry_id = claim.entry.id
-        result = f"{INTERRUPTED}: {where}{cause}"
-        attempt = StrategyAttempt(
-            begun.number, begun.strategy, tool=TOOL, attempted_at=begun.began_at, result=result
-        )
+        attempt = begun.stopped(f"{INTERRUPTED}: {where}{cause}")
         if cause.can_tell:
             tell = ", or --unfinished tell, which lets the model know"
         else:
@@ -342,14 +338,8 @@ class Dispatcher:
 
 def released(claim: Claim, strategy: str | None, now: str) -> Callable[[QueueEntry], QueueEntry]:
     """The end of an attempt that was stopped with its worker."""
-    result = f"{RELEASED}: the worker was stopped before the attempt ended"
-    if claim.attempt is None:
-        at = now
-    else:
-        at = claim.attempt.began_at
-    attempt = StrategyAttempt(
-        claim.attempt_number, strategy or "none", tool=TOOL, attempted_at=at, result=result
-    )
+    begun = claim.attempt or BegunAttempt(claim.attempt_number, strategy or "none", began_at=now)
+    attempt = begun.stopped(f"{RELEASED}: the worker was stopped before the attempt ended")
     return lambda entry: entries.release(entry, attempt)
 
 

@@ -252,16 +252,12 @@ def highest_id(entries: Iterable[QueueEntry]) -> str | None:
 
 
 def _shown(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        if value:
-            return "true"
-        return "false"
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
     if isinstance(value, str):
         return shortened(value)
-    if isinstance(value, (list, dict)):
-        if isinstance(value, list):
-            return "an array"
+    if isinstance(value, list):
+        return "an array"
+    if isinstance(value, dict):
         return "an object"
     return f"{value!r:.60}"

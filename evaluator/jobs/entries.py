@@ -162,9 +162,9 @@ class BegunAttempt:
     number: int
     strategy: str
     began_at: str
-    key: str
-    tasks: str
-    after: int
+    key: str = ""
+    tasks: str = ""
+    after: int = 0
     interruptions: int = 0
 
     def is_open(self, entry: QueueEntry) -> bool:
@@ -181,11 +181,20 @@ class BegunAttempt:
             and (last.attempt, last.strategy) == (self.number, self.strategy)
         )
 
+    def stopped(self, result: str) -> StrategyAttempt:
+        """The attempt as it is listed after it was stopped before its end."""
+        return StrategyAttempt(
+            self.number, self.strategy, tool=TOOL, attempted_at=self.began_at, result=result
+        )
+
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> BegunAttempt:
+    def from_json(cls, text: str | None) -> BegunAttempt | None:
+        """The attempt that `to_json` wrote; None for None."""
+        if text is None:
+            return None
         return cls(**json.loads(text))
 
 

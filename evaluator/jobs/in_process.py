@@ -33,6 +33,7 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -123,26 +124,10 @@ class EvaluationWork(Work):
         else:
             number = f"TASK-{outcome.task_id}"
         if isinstance(outcome, TaskError):
-            return End(
-                "failed",
-                None,
-                signal=None,
-                reason=self._redactor.redact(str(outcome)),
-                summary="",
-                task_file=number,
-                input_tokens=used,
-                output_tokens=made,
-            )
-        return End(
-            "completed",
-            None,
-            signal=None,
-            reason=None,
-            summary=self.shortened(outcome.content),
-            task_file=number,
-            input_tokens=used,
-            output_tokens=made,
-        )
+            end = End("failed", reason=self._redactor.redact(str(outcome)))
+        else:
+            end = End("completed", summary=self.shortened(outcome.content))
+        return replace(end, task_file=number, input_tokens=used, output_tokens=made)
 
     def shortened(self, content: str) -> str:
         """The beginning of `content`, redacted."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from evaluator import clock, randomness
 from evaluator.errors import UsageError
@@ -18,13 +19,11 @@ from evaluator.jobs import entries
 from evaluator.jobs.document import parse_entry
 from evaluator.jobs.entries import (
     INTERRUPTED,
-    TOOL,
     BegunAttempt,
     EntryOptions,
     EntryStatus,
     EntryType,
     QueueEntry,
-    StrategyAttempt,
     entry_id,
     entry_number,
     next_time,
@@ -321,34 +320,18 @@ class QueueStore(QueueTables):
                 reason = ended.get(row["lease"])
                 if reason is not None:
                     if row.is_own:
-                        begun = row["begun"]
+                        begun = BegunAttempt.from_json(row["begun"])
                     else:
                         begun = None
-                    found.append(self._change(row["number"], self._loss(reason, begun)))
+                    lose = partial(self._lose, what=reason, begun=begun)
+                    found.append(self._change(row["number"], lose))
         return found
-
-    def _loss(self, reason: str, begun: str | None) -> Callable[[QueueEntry], QueueEntry]:
-        if begun is None:
-            attempt = None
-        else:
-            attempt = BegunAttempt.from_json(begun)
-        return lambda entry: self._lose(entry, reason, begun=attempt)
 
     def _lose(self, entry: QueueEntry, what: str, begun: BegunAttempt | None) -> QueueEntry:
         now = self._now()
-        result = f"{INTERRUPTED}: {what}"
         if begun is None:
-            attempt = StrategyAttempt(
-                len(entry.strategies_tried) + 1,
-                "unknown",
-                tool=TOOL,
-                attempted_at=now,
-                result=result,
-            )
-        else:
-            attempt = StrategyAttempt(
-                begun.number, begun.strategy, tool=TOOL, attempted_at=begun.began_at, result=result
-            )
+            begun = BegunAttempt(len(entry.strategies_tried) + 1, "unknown", began_at=now)
+        attempt = begun.stopped(f"{INTERRUPTED}: {what}")
         return entries.fail(
             entry,
             attempt,
@@ -428,10 +411,7 @@ class QueueStore(QueueTables):
 
 def _open_attempt(text: str | None, entry: QueueEntry) -> BegunAttempt | None:
     """The attempt in the column `begun`, if it was interrupted and can be resumed."""
-    if text is None:
-        begun = None
-    else:
-        begun = BegunAttempt.from_json(text)
+    begun = BegunAttempt.from_json(text)
     if begun is not None and begun.is_open(entry):
         return begun
     return None

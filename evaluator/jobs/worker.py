@@ -19,11 +19,10 @@ from evaluator.jobs.entries import EntryStatus, QueueEntry, timestamp
 from evaluator.jobs.queue_store import Claim, QueueStore
 from evaluator.lazy_dataclass import dataclass
 from evaluator.processes.concurrency import run_together
+from evaluator.store import leases
 
 LEASE_S = 60.0
 _POLL_S = 0.3
-_BEATS = 4
-"""How often a lease is renewed in its time."""
 
 
 @dataclass(slots=True)
@@ -147,7 +146,7 @@ class QueueWorker:
 
     async def _keep_lease(self, claim: Claim, attempt: asyncio.Task[AttemptEnd]) -> None:
         while True:
-            await clock.sleep(self._lease_s / _BEATS)
+            await clock.sleep(self._lease_s / leases.BEATS)
             if not self._store.extend(claim, self._lease_s):
                 attempt.cancel()
                 return

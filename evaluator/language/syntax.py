@@ -152,8 +152,6 @@ def _text_pieces(source: str) -> Iterator[_Piece]:
             # Only white space that a `-` strips can lie between two tokens.
             if value:
                 place = source.index(value, place)
-            else:
-                place = place
             yield kind, value, place
             place += len(value)
     except TemplateSyntaxError as error:
@@ -182,9 +180,7 @@ def _expression_pieces(source: str) -> Iterator[_Piece]:
             yield kind, "(" if value == "{{" else ")", place
         else:
             yield *_SPELLINGS.get(value, (kind, value)), place
-        if kind == "whitespace":
-            before = before
-        else:
+        if kind != "whitespace":
             before = value
         place += len(value)
 

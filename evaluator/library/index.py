@@ -10,15 +10,17 @@ templates that other words found.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from heapq import heappush, heappushpop, nlargest
 from operator import itemgetter
 from typing import NamedTuple
 
 from evaluator.library.indexed import (
+    MEANING_SHARE,
     NOWHERE,
     Evidence,
     Hit,
+    Meaning,
     Postings,
     RequestTerm,
     add_to,
@@ -70,8 +72,6 @@ _RELATED_VERB = 0.3
 _UNKNOWN = 1.5
 # In a request that is probably in another language: words that look alike there are accidents.
 _FOREIGN = 0.5
-# The part of the meaning in a coverage, where vectors are used; the rest is lexical.
-_MEANING = 0.4
 # A few examples say little about the words of requests: with so many, each counts half.
 _FEW_EXAMPLES = 10
 # In a smaller library rarity says nothing about a word: it counts as one of this size, except where
@@ -96,20 +96,6 @@ _COMMON = 200
 # So many words of requests are remembered.
 _MAX_SEEN = 20_000
 _FIRST = itemgetter(0)
-
-
-class Meaning(NamedTuple):
-    """How near a request is to templates in meaning (their cosines, by number), and the nearest
-    templates.
-    """
-
-    cosines: Callable[[Sequence[int]], Sequence[float]]
-    nearest: Sequence[int]
-
-    def parts(self, documents: Sequence[int]) -> dict[int, float]:
-        """What the meaning adds to the coverage of each template."""
-        found = self.cosines(documents)
-        return {d: _MEANING * max(0.0, cosine) for d, cosine in zip(documents, found, strict=True)}
 
 
 class Index:
@@ -187,35 +173,23 @@ class Index:
         # Where more than the words counts, more templates can be among the best.
         is_sorted = reading.inputs is None and meaning is None
         scores = query.scores(count if is_sorted else _CANDIDATES)
-        is_general = reading.is_general_question
-        if is_general:
-            asked = self._asked
-        else:
-            asked = frozenset[int]()
-        for document in asked:
-            if document in scores:
-                score = scores[document]
-            else:
-                score = query.score(document)
-            scores[document] = score + _ASKED * query.unknown
+        for document in self._asked if reading.is_general_question else ():
+            if document not in scores:
+                scores[document] = query.score(document)
+            scores[document] += _ASKED * query.unknown
         # A coverage is at most about 1: this is what it is divided by.
-        most = (query.mass + _PRIOR * self._rare) / (1.0 if meaning is None else 1 - _MEANING)
+        most = (query.mass + _PRIOR * self._rare) / (1.0 if meaning is None else 1 - MEANING_SHARE)
+        near: dict[int, float] = {}
+        equal: dict[int, float] = {}
         if is_sorted:
             documents = query.candidates(scores, count)
-            near: dict[int, float] = {}
-            equal: dict[int, float] = {}
         else:
             documents = query.candidates(scores, _CANDIDATES)
             equal = self._equal_inputs(reading.inputs or frozenset())
             by_inputs = nlargest(_CANDIDATES, equal, key=lambda d: (equal[d], -d))
-            if meaning is None:
-                nearest = ()
-            else:
-                nearest = meaning.nearest
-            documents = list(dict.fromkeys((*by_inputs, *documents, *nearest)))
-            if meaning is None:
-                near = {}
-            else:
+            documents = list(dict.fromkeys((*by_inputs, *documents)))
+            if meaning is not None:
+                documents = list(dict.fromkeys((*documents, *meaning.nearest)))
                 near = meaning.parts(documents)
         best: list[tuple[float, int]] = []
         # What inputs and output of a node add to the words.
@@ -241,27 +215,46 @@ class Index:
             else:
                 heappushpop(best, found)
         best.sort(reverse=True)
+        shown = limit if reading.inputs is None else count
+        smallest = _SMALL_LIBRARY if meaning is None else _SMALLEST_WITH_MEANING
+        size = math.log(max(self._size, smallest))
+        return [
+            Hit(
+                -negative,
+                coverage,
+                evidence=evidence,
+                terms=query.all_terms,
+                most=most,
+                near=near.get(-negative, 0.0),
+                added=added.get(-negative, 0.0),
+            )
+            for (coverage, negative), evidence in zip(
+                best[:shown],
+                self._evidence(query, reading, best, most=most, added=added, size=size),
+                strict=False,
+            )
+        ]
+
+    def _evidence(
+        self,
+        query: _Query,
+        reading: Reading,
+        best: Sequence[tuple[float, int]],
+        *,
+        most: float,
+        added: Mapping[int, float],
+        size: float,
+    ) -> Iterator[Evidence]:
+        """What is known of each of the best templates, which are given with their coverages."""
         # The longer a text, the more it shares with any template by accident.
         evident = most * min(1.0, LONG / max(1, sum(map(len, reading.parts))))
         if reading.is_bare and 2 * query.unknown >= query.mass:
             alike = _FOREIGN
         else:
             alike = 1.0
-        if meaning is None:
-            smallest = _SMALL_LIBRARY
-        else:
-            smallest = _SMALLEST_WITH_MEANING
-        size = math.log(max(self._size, smallest))
         length = math.log1p(min(LONG, query.words))
-        # The verb does not change the order.
-        if best:
-            missed = query.action_missed(-best[0][1])
-        else:
-            missed = 0.0
-        hits: list[Hit] = []
-        for place, (coverage, negative) in enumerate(
-            best if reading.inputs is not None else best[:limit]
-        ):
+        is_general = reading.is_general_question
+        for place, (coverage, negative) in enumerate(best):
             document = -negative
             if len(best) > 1:
                 other = best[1 if place == 0 else 0][0]
@@ -269,7 +262,7 @@ class Index:
                 other = 0.0
             more = added.get(document, 0.0)
             said = coverage - more
-            evidence = Evidence(
+            yield Evidence(
                 math.log1p(said * evident * alike),
                 math.log1p(max(0.0, 1 - said) * evident),
                 margin=coverage - other,
@@ -277,23 +270,12 @@ class Index:
                 words=length,
                 question=float(is_general and document not in self._asked),
                 asks=float(reading.is_question and not is_general and document not in self._asked),
-                action=max(missed, query.action_missed(document)),
+                # The verb does not change the order.
+                action=max(query.action_missed(-best[0][1]), query.action_missed(document)),
                 added=more * said / (said + _SAID),
                 held=query.held(document),
                 bare=query.bare(document) / (coverage * most),
             )
-            hits.append(
-                Hit(
-                    document,
-                    coverage,
-                    evidence=evidence,
-                    terms=query.all_terms,
-                    most=most,
-                    near=near.get(document, 0.0),
-                    added=more,
-                )
-            )
-        return hits
 
     def _equal_inputs(self, names: frozenset[str]) -> dict[int, float]:
         """Compares the names of a node's inputs: for each template that has one, the weight shared

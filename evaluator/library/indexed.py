@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -328,3 +328,23 @@ NODE_VECTORS = Logistic(
 
 LONG_FACTOR = 0.85
 """A sentence of a long request may be data, so it counts less than the whole request."""
+
+
+# The part of the meaning in a coverage, where vectors are used; the rest is lexical.
+MEANING_SHARE = 0.4
+
+
+class Meaning(NamedTuple):
+    """How near a request is to templates in meaning (their cosines, by number), and the nearest
+    templates.
+    """
+
+    cosines: Callable[[Sequence[int]], Sequence[float]]
+    nearest: Sequence[int]
+
+    def parts(self, documents: Sequence[int]) -> dict[int, float]:
+        """What the meaning adds to the coverage of each template."""
+        found = self.cosines(documents)
+        return {
+            d: MEANING_SHARE * max(0.0, cosine) for d, cosine in zip(documents, found, strict=True)
+        }

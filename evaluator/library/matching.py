@@ -23,8 +23,8 @@ from typing import NamedTuple, Protocol, cast
 
 from evaluator.errors import messages
 from evaluator.lazy_dataclass import dataclass
-from evaluator.library.index import Hit, Index, Meaning
-from evaluator.library.indexed import LONG_FACTOR, NODE, PLACEHOLDER, TEXT, Evidence, texts
+from evaluator.library.index import Hit, Index
+from evaluator.library.indexed import LONG_FACTOR, NODE, PLACEHOLDER, TEXT, Evidence, Meaning, texts
 from evaluator.library.request_terms import Reading, content, read_node, read_text
 from evaluator.nodes import Atomic, Task, TopLevel
 from evaluator.patterns import Pattern

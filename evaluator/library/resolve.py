@@ -120,9 +120,7 @@ class RefResolver:
         """
         if isinstance(node, Task) and node.ref is not None:
             base = self._base(node, node.ref)
-            if base is None:
-                node = node
-            else:
+            if base is not None:
                 node = _merge(node, base)
         if isinstance(node, Task) and node.output is not None and node.output.schema is not None:
             schema = anchored(node.output.schema, node.output.span.file)
@@ -130,9 +128,7 @@ class RefResolver:
                 node = replace(node, output=replace(node.output, schema=schema))
         if isinstance(node, Function) and node.returns is not None:
             returns = anchored(node.returns, node.span.file)
-            if returns == node.returns:
-                node = node
-            else:
+            if returns != node.returns:
                 node = replace(node, returns=returns)
         self._level += 1
         try:

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from evaluator.files.project_code import import_library
-from evaluator.library.index import Meaning
-from evaluator.library.indexed import NODE_VECTORS, TEXT_VECTORS, texts
+from evaluator.library.indexed import NODE_VECTORS, TEXT_VECTORS, Meaning, texts
 from evaluator.library.matching import LexicalRanker, Ranker, TemplateLike
 from evaluator.library.request_terms import Reading
 from evaluator.library.words import words

@@ -142,9 +142,9 @@ class InMemoryIndex:
             holders = self._documents.get(term.stem, set())
             weight = term.weight * self._idf(len(holders))
             if holders:
-                known, unknown = (known + weight, unknown)
+                known += weight
             else:
-                known, unknown = (known, unknown + weight)
+                unknown += weight
             for path in holders:
                 held = self._terms[path][term.stem]
                 if held == _PATH_WEIGHT:

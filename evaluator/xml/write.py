@@ -146,8 +146,6 @@ def _value(name: str, value: Any, attributes: Attributes) -> _Element:
         value = value.source
     elif value is None:
         value = ""
-    else:
-        value = value
     return _Element(name, attributes, content=_as_text(value))
 
 
@@ -338,9 +336,8 @@ def _as_text(value: str | int | float | bool | Text) -> Text:
         return value
     if isinstance(value, bool):
         shown = "true" if value else "false"
+    elif isinstance(value, str):
+        shown = value
     else:
-        if isinstance(value, str):
-            shown = value
-        else:
-            shown = format(Decimal(str(value)), "f")
+        shown = format(Decimal(str(value)), "f")
     return Text(shown, Span())

@@ -50,6 +50,39 @@ def test_of_240_flipped_bits_none_changes_the_numbers_silently(
     assert open_batch(path.parent).summarise().to_dict() == numbers
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"cached_calls": "two"},
+        {"epoch": [1]},
+        {"usage": {"cost_usd": "free"}},
+        {"usage": {"input_tokens": "many"}},
+        {"scores": {"exact": {"value": "high", "passed": True}}},
+        {"scores": {"exact": {"value": 1.0, "passed": 1000}}},
+    ],
+)
+def test_a_line_with_a_checksum_that_is_not_a_result_is_refused_by_its_number(
+    run: Run, tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    run()
+    path = tmp_path / "batch" / "results.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+
+    def write(changed: dict[str, Any]) -> None:
+        data = json.loads(lines[3]) | changed
+        del data["crc32"]
+        text = json.dumps(data, separators=(",", ":"))
+        path.write_bytes(b"".join([*lines[:3], seal_line(text), *lines[4:]]))
+
+    write(changed)
+    with pytest.raises(RecordError, match=r"results\.jsonl:4: (Type|Overflow)Error"):
+        open_batch(path.parent).summarise()
+    with pytest.raises(RecordError, match=r"results\.jsonl:4: (Type|Overflow)Error"):
+        run(resume=True)
+    write({"cached_calls": 2})
+    assert run(resume=True).summary.spending.cached_calls == 2
+
+
 def edit_score(path: Path) -> None:
     text = (path / "results.jsonl").read_text()
     (path / "results.jsonl").write_text(

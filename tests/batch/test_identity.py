@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator import Evaluator, HandlerConfig
+from evaluator.batch.cells import make_cells, make_variants
 from evaluator.batch.identity import Cell, changed_parts, digest, handler_settings, key_of
-from evaluator.batch.plan import make_cells, make_variants
 from evaluator.batch.records import Sample
 from evaluator.errors import UsageError
 from tests.batch.conftest import QUIZ

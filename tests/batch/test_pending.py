@@ -1,4 +1,4 @@
-"""What has changed of a result is named as closely as the manifest allows."""
+"""The work that is left: what has changed of a result is named, and what stays is counted."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from evaluator import HandlerConfig
+from evaluator.batch import BatchResult, open_batch
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.identity import (
     Cell,
@@ -17,9 +18,10 @@ from evaluator.batch.identity import (
     handler_settings,
     storable_settings,
 )
+from evaluator.batch.pending import PendingWork
 from evaluator.batch.records import Sample, SampleResult, Verdict
-from evaluator.batch.session import PendingWork
 from evaluator.batch.work import Variant
+from tests.batch.conftest import ROWS, Calls, Run
 
 SAMPLE = Sample("a", {"question": "Why?"})
 
@@ -96,3 +98,25 @@ async def _work_left(pending: PendingWork) -> list[Any]:
         yield SAMPLE
 
     return [work async for work in pending.work(rows())]
+
+
+def test_each_session_counts_what_a_reader_of_its_folder_counts(run: Run, calls: Calls) -> None:
+    def check(result: BatchResult) -> None:
+        assert result.summary == open_batch(result.folder).summarise()
+
+    rows = [{**row, "level": f"l{place % 2}"} for place, row in enumerate(ROWS)]
+    question = calls.otherwise
+    calls.otherwise = lambda _: 1 / 0
+    check(run(rows[:4], group_by="level", cluster="level"))
+    calls.otherwise = question
+    options: dict[str, Any] = {"group_by": "level", "cluster": "level", "resume": True}
+    retried = run(rows[:6], retry_errors=True, **options)
+    check(retried)
+    assert retried.summary.replaced == 4 and retried.summary.counts.passed == 6
+    again = run(rows[:6], **options)
+    check(again)
+    assert again.ended.ran == 0 and again.summary == retried.summary
+    left_out = run(rows[2:8], **options)
+    check(left_out)
+    assert left_out.summary.left_out == 2 and left_out.summary.counts.passed == 6
+    check(run(rows, scorers=["includes"], **options))

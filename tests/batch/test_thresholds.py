@@ -24,6 +24,7 @@ from evaluator.batch.thresholds import (
 from evaluator.errors import UsageError
 from evaluator.errors.results import Usage
 from tests.batch.conftest import ROWS, Run
+from tests.tables import each_case
 
 VERDICTS = {"p": Verdict.PASSED, "f": Verdict.FAILED, "e": Verdict.ERROR, "u": Verdict.UNSCORED}
 
@@ -349,7 +350,7 @@ def test_no_threshold_is_met_while_the_total_is_unknown(text: str) -> None:
     assert result.reason == "the total number of results is unknown"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text", [metric.replace("SCORER", "f1").replace("K", "1") + " >= 0" for metric in METRICS]
 )
 def test_no_threshold_is_met_by_a_batch_that_is_unfinished(text: str) -> None:

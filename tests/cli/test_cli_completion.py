@@ -12,6 +12,7 @@ import click
 import pytest
 
 from evaluator.cli.main import COMMANDS, main
+from tests.tables import each_case
 
 
 def complete(
@@ -58,7 +59,7 @@ def test_the_script_is_one_that_the_shell_reads(
         subprocess.run([program, "-n", tmp_path / "script"], check=True)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@each_case("name", COMMANDS)
 def test_the_function_of_a_command_has_its_name(name: str) -> None:
     module, line = COMMANDS[name]
     word = name.rpartition(" ")[2]

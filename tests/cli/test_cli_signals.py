@@ -113,7 +113,7 @@ def test_a_script_ends_with_the_run_that_is_interrupted(start: Any, tmp_path: Pa
     )
     (tmp_path / "s.xml").write_text(
         '<task name="s" type="script"><description>d</description>'
-        f"<command>{sys.executable} {tmp_path / 's.py'}</command></task>"
+        f"<command>{sys.executable} '{tmp_path / 's.py'}'</command></task>"
     )
     process = start("run", "--template", "s", "--library", "s.xml", "--handler", "offline")
     wait_until(pid_file.exists)

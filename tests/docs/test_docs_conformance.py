@@ -7,7 +7,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-import pytest
+from tests.tables import each_case
 
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "explanation" / "conformance.md"
@@ -37,9 +37,7 @@ def functions_of(file: Path) -> frozenset[str]:
     return frozenset(node.name for node in functions if node.name.startswith("test_"))
 
 
-@pytest.mark.parametrize(
-    ("requirement", "tests"), REQUIREMENTS, ids=[row[0][:80] for row in REQUIREMENTS]
-)
+@each_case(("requirement", "tests"), REQUIREMENTS)
 def test_each_requirement_names_tests_that_exist(requirement: str, tests: str) -> None:
     named = _NAMED.findall(tests)
     assert named, f"{requirement} has no test"

@@ -30,6 +30,7 @@ from evaluator.cli.main import cli, main
 from evaluator.handler.config import read_profile
 from evaluator.xml.schema import validate
 from evaluator.xml.source import read_source
+from tests.tables import each_case
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -197,7 +198,7 @@ def test_xml_that_is_shown_is_valid(block: Block, tmp_path: Path) -> None:
     assert bool(own) is ("not valid" in block.marks), "\n".join(own) or "this was to show an error"
 
 
-@pytest.mark.parametrize("block", named("sh", "console"), ids=str)
+@each_case("block", named("sh", "console"))
 def test_commands_that_are_shown_can_be_given(block: Block) -> None:
     for words in commands(block):
         command: click.Command = cli
@@ -227,7 +228,7 @@ def links() -> list[tuple[Path, str]]:
     return found
 
 
-@pytest.mark.parametrize(("page", "target"), links(), ids=str)
+@each_case(("page", "target"), links())
 def test_a_link_leads_somewhere(page: Path, target: str) -> None:
     if re.match(r"[a-z]+:", target):
         assert target.startswith("https://")

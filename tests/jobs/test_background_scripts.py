@@ -227,7 +227,7 @@ def test_a_task_that_completes_after_it_was_killed_is_reported_as_killed(tmp_pat
 def test_a_command_gets_the_notification(tmp_path):
     async def work():
         async with BackgroundTasks(tmp_path) as tasks:
-            command = ["/bin/sh", "-c", f"cat > {tmp_path}/told"]
+            command = ["/bin/sh", "-c", f"cat > '{tmp_path}/told'"]
             ended = await tasks.wait(
                 tasks.start(ScriptWork("exit 4"), "a & b", notify_command=command).id
             )

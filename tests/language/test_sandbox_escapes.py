@@ -15,6 +15,7 @@ from evaluator.language.sandbox import evaluate_expression_sync, render, render_
 from evaluator.language.scopes import Scope
 from evaluator.language.values import Bounds
 from evaluator.nodes import Expression, Mark, Span, Text
+from tests.tables import each_case
 
 
 class Leak:
@@ -113,7 +114,7 @@ ESCAPES = [
 ]
 
 
-@pytest.mark.parametrize("value", ESCAPES)
+@each_case("value", ESCAPES)
 def test_an_escape_is_an_error(value: str) -> None:
     with pytest.raises(ExpressionError):
         render_sync(text(value), SCOPE)

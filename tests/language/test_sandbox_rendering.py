@@ -18,6 +18,7 @@ from evaluator.language.sandbox import (
 )
 from evaluator.language.scopes import Scope
 from evaluator.nodes import Expression, Mark, Span, Text
+from tests.tables import each_case
 
 VALUES: dict[str, Any] = {
     "a": 3,
@@ -140,7 +141,7 @@ RENDERED = [
 ]
 
 
-@pytest.mark.parametrize(("value", "expected"), RENDERED)
+@each_case(("value", "expected"), RENDERED)
 def test_texts_render_as_documented(value: str, expected: str) -> None:
     assert shown(value) == expected
 

@@ -15,6 +15,7 @@ from evaluator.library import Template, TemplateLibrary
 from evaluator.nodes.declare import OPERATORS
 from evaluator.nodes.walk import children
 from evaluator.output import parse_output
+from tests.tables import each_case
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = TemplateLibrary.load(ROOT / "templates", shipped=False)
@@ -32,11 +33,7 @@ ALL = [
     for template in LIBRARY.templates.values()
     for found in tasks(template.node, template.name)
 ]
-EXAMPLES = [
-    pytest.param(task, example, id=f"{path}-{number}")
-    for path, task in ALL
-    for number, example in enumerate(task.examples)
-]
+EXAMPLES = [(task, example) for _, task in ALL for example in task.examples]
 SCRIPTS = [
     pytest.param(task, example, id=f"{path}-{number}")
     for path, task in ALL
@@ -69,7 +66,7 @@ def test_every_template_has_an_example_and_describes_its_inputs(template: Templa
     )
 
 
-@pytest.mark.parametrize(("task", "example"), EXAMPLES)
+@each_case(("task", "example"), EXAMPLES)
 def test_every_example_output_keeps_to_the_output_format(
     task: nodes.Task, example: nodes.Example
 ) -> None:
@@ -79,18 +76,14 @@ def test_every_example_output_keeps_to_the_output_format(
     assert list(parsed.warnings) == []
 
 
-@pytest.mark.parametrize(("task", "example"), EXAMPLES)
+@each_case(("task", "example"), EXAMPLES)
 def test_every_example_input_is_declared(task: nodes.Task, example: nodes.Example) -> None:
     declared = {each.name for each in task.inputs}
     if declared:  # the body of a function has parameters instead
         assert set(example.inputs) <= declared
 
 
-@pytest.mark.parametrize(
-    ("path", "task"),
-    [(p, t) for p, t in ALL if isinstance(t, nodes.Atomic)],
-    ids=lambda v: str(v)[:40],
-)
+@each_case(("path", "task"), [(p, t) for p, t in ALL if isinstance(t, nodes.Atomic)])
 def test_every_required_input_has_a_value_in_each_example_of_a_matched_template(
     path: str, task: nodes.Task
 ) -> None:

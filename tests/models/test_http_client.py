@@ -14,6 +14,7 @@ import pytest
 
 from evaluator.errors import ProviderError
 from evaluator.models.http_client import HttpClient
+from tests.ports import silent_port
 from tests.security.certificates import Authority
 
 ROOT = Path(__file__).parents[2]
@@ -194,9 +195,7 @@ def test_a_request_that_is_cancelled_gives_its_slot_and_not_its_connection_back(
 
 
 def test_a_host_without_a_server_is_an_error_that_says_where() -> None:
-    async def main() -> None:
-        async with await asyncio.start_server(Script(), "127.0.0.1", 0) as server:
-            port = server.sockets[0].getsockname()[1]
+    async def main(port: int) -> None:
         client = HttpClient(
             f"http://127.0.0.1:{port}/", {}, proxy=None, limit=0, connect_timeout_s=60, secrets=()
         )
@@ -204,7 +203,8 @@ def test_a_host_without_a_server_is_an_error_that_says_where() -> None:
             await post(client)
         assert (caught.value.retryable, caught.value.maybe_billed) == (True, False)
 
-    asyncio.run(main())
+    with silent_port() as port:
+        asyncio.run(main(port))
 
 
 def test_a_proxy_makes_a_tunnel_to_a_server_whose_certificate_is_checked(

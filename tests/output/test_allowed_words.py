@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from evaluator.output import parse_output
+from tests.tables import each_case
 
 LETTER: dict[str, Any] = {"type": "string", "enum": ["A", "B", "C", "D"]}
 MOOD: dict[str, Any] = {"type": "string", "enum": ["positive", "negative", "neutral"]}
@@ -103,7 +104,7 @@ SEVERAL = [
 ]
 
 
-@pytest.mark.parametrize(("text", "schema"), SEVERAL)
+@each_case(("text", "schema"), SEVERAL)
 def test_an_answer_that_names_several_values_is_refused(text: str, schema: Any) -> None:
     parsed = parse_output(text, schema=schema)
     assert parsed.error is not None, parsed.value

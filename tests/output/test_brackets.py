@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from evaluator.output import parse_output
+from tests.tables import each_case
 
 Case = tuple[str, Any, str]
 
@@ -226,7 +227,7 @@ DOTS: list[Case] = [
 CASES = [*DOUBLED, *LEFT_OUT, *MISTAKEN, *IN_STRINGS, *DOTS]
 
 
-@pytest.mark.parametrize(("text", "value", "warning"), CASES)
+@each_case(("text", "value", "warning"), CASES)
 def test_the_reading_that_one_bracket_makes_is_taken_and_named(
     text: str, value: Any, warning: str
 ) -> None:

@@ -10,9 +10,9 @@ import answers_blind_3 as third
 import answers_blind_4 as fourth
 import answers_blind_5 as fifth
 import answers_blind_6 as sixth
-import pytest
 
 from evaluator.output import parse_output
+from tests.tables import each_case
 
 NOT_READ = (
     '{**"a"**: 1, **"b"**: 2}',
@@ -28,7 +28,7 @@ PLAIN = [(text, None, value) for table in TABLES for text, value in table.PLAIN]
 TYPED = [case for table in TABLES for case in table.TYPED]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "schema", "value"), [case for case in (*PLAIN, *TYPED) if case[0] not in NOT_READ]
 )
 def test_an_answer_is_read_as_a_person_reads_it(text: str, schema: Any, value: Any) -> None:
@@ -37,13 +37,13 @@ def test_an_answer_is_read_as_a_person_reads_it(text: str, schema: Any, value: A
     assert type(parsed.value) is (float if text == UNCHANGED else type(value))
 
 
-@pytest.mark.parametrize(("text", "value"), [case for table in TABLES for case in table.XML])
+@each_case(("text", "value"), [case for table in TABLES for case in table.XML])
 def test_elements_are_read_as_a_person_reads_them(text: str, value: Any) -> None:
     parsed = parse_output(text, "xml")
     assert (parsed.value, parsed.error) == (value, None), parsed.warnings
 
 
-@pytest.mark.parametrize(("text", "schema"), [case for table in TABLES for case in table.REFUSED])
+@each_case(("text", "schema"), [case for table in TABLES for case in table.REFUSED])
 def test_an_answer_without_a_reading_is_refused(text: str, schema: Any) -> None:
     parsed = parse_output(text, schema=schema)
     assert parsed.error is not None, parsed.value
@@ -63,7 +63,7 @@ MARKED = [
 ]
 
 
-@pytest.mark.parametrize(("text", "warning"), MARKED)
+@each_case(("text", "warning"), MARKED)
 def test_each_repair_has_a_warning(text: str, warning: str) -> None:
     assert any(warning in one for one in parse_output(text).warnings)
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from evaluator.output import parse_output
+from tests.tables import each_case
 
 
 def record(required: list[str] | None = None, **properties: Any) -> dict[str, Any]:
@@ -328,7 +329,7 @@ REFUSED: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("text", "schema", "value"), READ)
+@each_case(("text", "schema", "value"), READ)
 def test_another_form_is_read_where_a_schema_asks_for_it(
     text: str, schema: Any, value: Any
 ) -> None:
@@ -338,7 +339,7 @@ def test_another_form_is_read_where_a_schema_asks_for_it(
     assert parse_output(text, schema=schema, strict=True).error is not None
 
 
-@pytest.mark.parametrize(("text", "schema"), REFUSED)
+@each_case(("text", "schema"), REFUSED)
 def test_a_form_with_no_reading_or_two_is_refused(text: str, schema: Any) -> None:
     parsed = parse_output(text, schema=schema)
     assert parsed.error is not None, parsed.value

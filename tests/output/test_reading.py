@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from evaluator.output import parse_output
+from tests.tables import each_case
 
 SOUND: list[tuple[str, Any]] = [
     ("null", None),
@@ -137,7 +138,7 @@ REPAIRED: list[tuple[str, Any, tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("text", "value", "fragments"), REPAIRED)
+@each_case(("text", "value", "fragments"), REPAIRED)
 def test_each_kind_of_repair_is_read_and_named(
     text: str, value: Any, fragments: tuple[str, ...]
 ) -> None:

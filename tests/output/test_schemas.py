@@ -14,6 +14,7 @@ import pytest
 
 from evaluator.output import parse_output
 from evaluator.output.schema import schema_imports
+from tests.tables import each_case
 
 ITEMS = {
     "type": "object",
@@ -85,7 +86,7 @@ READ: list[tuple[str, Any, Any, tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("text", "schema", "value", "fragments"), READ)
+@each_case(("text", "schema", "value", "fragments"), READ)
 def test_the_schema_guides_the_reading(
     text: str, schema: Any, value: Any, fragments: tuple[str, ...]
 ) -> None:
@@ -170,7 +171,7 @@ REFUSED: list[tuple[str, Any, str, str | None, str | None, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("text", "schema", "kind", "path", "expected", "actual"), REFUSED)
+@each_case(("text", "schema", "kind", "path", "expected", "actual"), REFUSED)
 def test_nothing_is_invented_to_make_a_value_fit(
     text: str, schema: Any, kind: str, path: str | None, expected: str | None, actual: str | None
 ) -> None:

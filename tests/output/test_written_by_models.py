@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from evaluator.output import parse_output
+from tests.tables import each_case
 
 Case = tuple[str, Any]
 
@@ -285,14 +286,9 @@ GROUPS = {
     "around": AROUND,
     "cut": CUT,
 }
-CASES = [
-    pytest.param(text, value, id=f"{group}-{n}")
-    for group, cases in GROUPS.items()
-    for n, (text, value) in enumerate(cases)
-]
 
 
-@pytest.mark.parametrize(("text", "value"), CASES)
+@each_case(("text", "value"), [case for cases in GROUPS.values() for case in cases])
 def test_the_value_that_a_person_would_take_is_read_with_a_warning(text: str, value: Any) -> None:
     parsed = parse_output(text)
     assert (parsed.value, parsed.error) == (value, None), parsed.warnings

@@ -234,7 +234,7 @@ def test_a_grandchild_in_its_own_session_dies_on_timeout(tmp_path):
 
 
 def test_a_process_left_behind_does_not_delay_the_result(fifo):
-    script = f'setsid {sys.executable} -I -S -c "{STAY}" {fifo} & cat {fifo}'
+    script = f"""setsid {sys.executable} -I -S -c "{STAY}" '{fifo}' & cat '{fifo}'"""
     result = run(script)
     assert result.exit_code == 0
     assert not is_running(int(result.stdout))
@@ -316,8 +316,8 @@ def test_a_script_can_send_signals_only_to_processes_that_it_started(fifo, name)
         kill -{name} $PPID && echo reached its launcher
         kill -{name} {os.getpid()} && echo reached the evaluator
         sleep 60 & kill $! && echo reached its own
-        setsid env -i {sys.executable} -I -S -c "{STAY}" {fifo} &
-        read pid < {fifo}; echo $pid
+        setsid env -i {sys.executable} -I -S -c "{STAY}" '{fifo}' &
+        read pid < '{fifo}'; echo $pid
     """
     result = run(script)
     said, pid = result.stdout.splitlines()
@@ -333,8 +333,8 @@ def unconfined(monkeypatch):
 
 def test_a_script_that_kills_its_launcher_is_swept_up(fifo, unconfined):
     script = f"""
-        setsid {sys.executable} -I -S -c "{STAY}" {fifo} &
-        read pid < {fifo}; echo $pid > {fifo}.pid; kill -9 $PPID; sleep 60
+        setsid {sys.executable} -I -S -c "{STAY}" '{fifo}' &
+        read pid < '{fifo}'; echo $pid > '{fifo}.pid'; kill -9 $PPID; sleep 60
     """
     with pytest.raises(ToolError, match="supervisor"):
         run(script)

@@ -257,7 +257,7 @@ def same(a: object, b: object) -> bool:
 
 @given(runs())
 @example(SMALL)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_what_is_read_is_what_was_written(run: Run) -> None:
     data = write(run).data
     read = decode(data)
@@ -272,7 +272,7 @@ def test_what_is_read_is_what_was_written(run: Run) -> None:
 
 
 @given(runs(), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_any_prefix_of_the_bytes_reads_as_a_prefix_of_the_steps(
     run: Run, data: st.DataObject
 ) -> None:
@@ -305,7 +305,7 @@ def check_prefix(run: Run, written: Written, cut: int) -> None:
 
 
 @given(runs(), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_a_changed_byte_is_never_read_as_other_content(run: Run, data: st.DataObject) -> None:
     original = write(run).data
     at = data.draw(st.integers(0, len(original) - 1))

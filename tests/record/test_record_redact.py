@@ -7,6 +7,7 @@ import html
 import json
 import re
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from urllib.parse import quote, quote_plus
 
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from evaluator.record.redact import Redactor
 from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
+from tests.tables import each_case
 
 # Put together here, so that no scanner takes this file for a leak.
 SHAPES = [
@@ -285,8 +287,7 @@ OTHER_ENCODINGS: dict[str, Callable[[str], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", OTHER_ENCODINGS)
-@pytest.mark.parametrize("before", range(0, 20, 3))
+@each_case(("name", "before"), product(OTHER_ENCODINGS, range(0, 20, 3)))
 def test_a_secret_is_found_in_other_encodings_wherever_a_line_ends(name: str, before: int) -> None:
     redactor = Redactor({"MY_KEY": DUMPED})
     encode = OTHER_ENCODINGS[name]

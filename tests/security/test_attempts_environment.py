@@ -105,7 +105,7 @@ def evaluate(project: Path, *command: str, **exported: str) -> subprocess.Comple
 
 
 @pytest.mark.parametrize(
-    "command", [RUN, (*BATCH, "--engine", "processes")], ids=["run", "workers"]
+    "command", [RUN, (*BATCH, "--engine", "processes", "--workers", "1")], ids=["run", "workers"]
 )
 def test_the_env_file_of_a_project_names_no_host(
     command: tuple[str, ...], project: Path, proxy: tuple[str, list[str]]

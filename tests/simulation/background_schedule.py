@@ -15,7 +15,7 @@ from typing import Any
 from evaluator.background import BackgroundTasks, EvaluationWork
 from evaluator.jobs.background_store import BackgroundStore
 from evaluator.jobs.in_process import type_of
-from evaluator.jobs.notifications import Notice
+from evaluator.jobs.tasks import Notice
 from tests.simulation.machine import PROCESS, SimulatedProcess
 from tests.simulation.machine_schedule import PATIENCE_S, MachineSchedule
 from tests.simulation.schedule import Plan, Violation, evaluator_of, folder

@@ -154,7 +154,10 @@ def check_batch(path: Path, outcome: Any, expected: Mapping[str, Any], cost: flo
     """
     if not outcome.is_complete:
         raise Violation(f"the batch ended {outcome.ended}")
-    found = results_of(path)
+    try:
+        found = results_of(path)
+    except RecordError as error:
+        raise Violation(f"unreadable: {error}") from error
     if found != expected:
         different = {
             key: (found.get(key), expected.get(key))

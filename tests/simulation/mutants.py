@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from evaluator import clock, disk
 from evaluator.batch import folder as batch_folder
-from evaluator.batch import run as batch_run
+from evaluator.batch import run_session
 from evaluator.batch.engines import pool
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.submissions import Submissions
@@ -23,7 +23,7 @@ from evaluator.jobs.attempt_runs import AttemptRuns
 from evaluator.jobs.background_store import _NOTICE, BackgroundStore
 from evaluator.jobs.importing import Imported
 from evaluator.jobs.queue_store import QueueStore
-from evaluator.jobs.queue_tables import QueueTables
+from evaluator.jobs.store import JobStore
 from evaluator.models.cache import ResponseCache
 from evaluator.record.journal import Journal
 from evaluator.record.recorded_steps import SharedRunState
@@ -31,7 +31,7 @@ from evaluator.record.segment_writer import Segment
 from evaluator.record.segments import Segments
 from evaluator.record.step_log import StepLog
 from evaluator.record.store import TaskStore
-from evaluator.store import database, leases
+from evaluator.store import leases
 from evaluator.store.database import transaction
 from tests.simulation.schedule import plan_of, run, warm
 
@@ -48,7 +48,7 @@ def _silent_by_wall_clock(
     return clock.wall() > 1.8e9 + clock.monotonic() + length_s
 
 
-def _transaction_unsynced(self: QueueTables, kind: str = "IMMEDIATE", *, sync: bool = True) -> Any:
+def _transaction_unsynced(self: JobStore, kind: str = "IMMEDIATE", *, sync: bool = True) -> Any:
     return _transaction(self, kind, sync=False)
 
 
@@ -94,10 +94,6 @@ def _import_whole_file(store: Any, data: bytes, name: str) -> Any:
     return Imported()
 
 
-def _connect_relaxed(path: Any, kind: Any, busy_s: float, **named: Any) -> Any:
-    return _connect(path, replace(kind, is_durable=False), busy_s, **named)
-
-
 @dataclass(frozen=True)
 class Mutant:
     """`value` replaces the `attribute` of `owner`."""
@@ -136,9 +132,8 @@ _reopen = TaskStore.reopen
 _reuse = SharedRunState.reuse
 _take_over = Journal._take_over
 _write = Journal._write
-_transaction = QueueTables.transaction
+_transaction = JobStore.transaction
 _write_answer = deliverables.write_answer
-_connect = database.connect
 _claim = BackgroundStore.claim
 
 
@@ -217,7 +212,7 @@ MUTANTS = [
     ),
     Mutant(
         "task files of samples are not repaired",
-        batch_run,
+        run_session,
         "Worker",
         _worker_without_repair,
         "batch",
@@ -253,12 +248,12 @@ MUTANTS = [
         "controlled",
     ),
     Mutant("a stored response is not looked for", ResponseCache, "get", _nothing, "together"),
-    Mutant("shards give the same ids to tasks", batch_run, "SHARD_IDS", 0, "together"),
+    Mutant("shards give the same ids to tasks", run_session, "SHARD_IDS", 0, "together"),
     Mutant("a segment is not synced", Segment, "sync", _nothing, "packed"),
     Mutant("a task in a segment is not found", Segments, "find", _nothing, "packed"),
     Mutant(
         "interrupted samples are not looked for",
-        batch_run,
+        run_session,
         "find_unrecorded",
         lambda *_: {},
         "batch",
@@ -279,7 +274,7 @@ MUTANTS = [
     ),
     Mutant(
         "a queue's transactions are not synced",
-        QueueTables,
+        JobStore,
         "transaction",
         _transaction_unsynced,
         "queue",
@@ -302,9 +297,9 @@ MUTANTS = [
     Mutant("a background task ends twice", BackgroundStore, "end", _end_again, "background"),
     Mutant(
         "a background task's state is not synced",
-        database,
-        "connect",
-        _connect_relaxed,
+        JobStore,
+        "transaction",
+        _transaction_unsynced,
         "background",
     ),
     Mutant(

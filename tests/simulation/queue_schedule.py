@@ -223,9 +223,8 @@ class QueueSchedule(MachineSchedule):
         return {entry.id: entry.status for entry in self._entries()}
 
     def _is_empty(self) -> bool:
-        entries = self._entries()
         return len(self.added) >= len(ENTRIES) and all(
-            entry.status in ("done", "skipped", "blocked") for entry in entries
+            entry.status in ("done", "skipped", "blocked") for entry in self._entries()
         )
 
     def check(self, *, is_end: bool = False) -> None:

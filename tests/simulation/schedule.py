@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -20,6 +20,7 @@ from typing import Any
 
 from evaluator import Evaluator
 from evaluator.errors import CorruptRecord, EvaluatorError, RecordError, RecordNotWritten
+from evaluator.record.steps import Recording
 from evaluator.record.store import TaskStore
 from tests.simulation.effects import JUMPS_S, Identity, boot_of, effects
 from tests.simulation.generated import NAME as GENERATED
@@ -338,25 +339,23 @@ class Schedule:
             raise Violation(f"recorded and done again by process {self.number}: {paid} {done}")
 
     def _is_of_several_places(self, answer: str) -> bool:
-        # An undisturbed run that fails may have cancelled one of two equal requests.
+        """Whether steps at several places made the request of an answer. An undisturbed run that fails may have
+        cancelled all but one.
+        """
         store = TaskStore(f"{self.files.root}/tasks")
-        places: set[tuple[int, str]] = set()
-        for task in store.list():
+        places: dict[str, set[tuple[int, str]]] = {}
+        requests: set[str] = set()
+        for task in store.ids():
             try:
-                steps = store.read(task.id, repair=True).steps
+                steps = store.read(task, repair=True).steps
             except RecordError:
                 continue
-            places |= {
-                (task.id, step.start.path)
-                for step in steps
-                if step.is_answer and step.end is not None and answer in str(step.end.output)
-            }
-        return len(places) > 1
-
-    def _is_cut(self) -> bool:
-        """Whether a step of a generated run fails, which cancels those beside it, sooner or later."""
-        expected = reference(self.plan.case, self.plan.sync)[0]
-        return expected["status"] != "COMPLETE" and self.plan.case.startswith(GENERATED)
+            for step in steps:
+                request = step.start.fingerprint
+                places.setdefault(request, set()).add((task, step.start.path))
+                if step.is_answer and step.end is not None and answer in str(step.end.output):
+                    requests.add(request)
+        return any(len(places[request]) > 1 for request in requests)
 
     def _disturb(self, kind: str, at: float, how: str) -> Process | None:
         """A process that is disturbed. Returns: what it did, if it ended before."""
@@ -402,6 +401,7 @@ class Schedule:
         store = TaskStore(f"{self.files.root}/tasks")
         self.task = None
         self.is_damaged = False
+        recordings: dict[int, Recording] = {}
         for path in sorted(Path(self.files.root).glob("tasks/*/TASK-*.md")):
             try:
                 recording = store.read(path)
@@ -415,13 +415,12 @@ class Schedule:
                 if not self.has_lost:
                     raise Violation(f"unreadable: {error}") from error
                 continue
-            if (
-                recording.header is not None
-                and recording.header.parent is None
-                and self.task is None
-            ):
+            if recording.header is None:
+                continue
+            recordings.setdefault(recording.header.task_id, recording)
+            if recording.header.parent is None and self.task is None:
                 self.task = recording.header.task_id
-        self.recorded = set() if self.task is None else _answers_of(store, self.task)
+        self.recorded = set() if self.task is None else _answers_of(recordings, self.task)
         lost = self.promised() - self.recorded
         if lost:
             raise Violation(f"recorded answers are lost: {sorted(lost)}")
@@ -460,7 +459,9 @@ class Schedule:
             raise Violation(f"raises {type(done.error).__name__}: {done.error}")
         outcome = done.outcome
         with_usage, without, _, billed, _ = reference(self.plan.case, self.plan.sync)
-        exact = self.plan.provider_faults == 0.0 and not self._is_cut()
+        # In a generated run a step that fails cancels those beside it, sooner or later.
+        is_cut = outcome.status != "COMPLETE" and self.plan.case.startswith(GENERATED)
+        exact = self.plan.provider_faults == 0.0 and not is_cut
         found = result_of(outcome.to_dict(), with_usage=exact)
         expected = with_usage if exact else without
         if found != expected:
@@ -490,17 +491,14 @@ class Schedule:
             raise Violation(f"{billed} calls were billed, {attempts} recorded")
 
 
-def _answers_of(store: TaskStore, task: int) -> set[str]:
+def _answers_of(recordings: Mapping[int, Recording], task: int) -> set[str]:
     """The answers and effects in the records of a task and of its subtasks, and which subtasks are there."""
     found: set[str] = set()
     tasks = [(task, None)]
     while tasks:
         number, parent = tasks.pop()
-        try:
-            recording = store.read(number, repair=True)
-        except RecordError:
-            continue
-        if recording.header is None or recording.header.parent != parent:
+        recording = recordings.get(number)
+        if recording is None or recording.known_header().parent != parent:
             continue
         if parent is not None:
             found.add(f"{SUBTASK}{number}")

@@ -14,7 +14,7 @@ from tests.simulation.mutants import MUTANTS, found_after
 from tests.simulation.schedule import plan_of, run
 from tests.simulation.simulated_loop import Hang, SimulatedLoop
 
-SEEDS = 200
+SEEDS = 120
 BATCH_SEEDS = 10
 MACHINE_SEEDS = 10
 # How many schedules a planted fault may take until it is found.
@@ -27,9 +27,9 @@ def freed_heap():
     gc.unfreeze()
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, 100))
+@pytest.mark.parametrize("first", range(0, SEEDS, 60))
 def test_every_invariant_holds_in_each_schedule(first):
-    reports = [run(plan_of(seed)) for seed in range(first, first + 100)]
+    reports = [run(plan_of(seed)) for seed in range(first, first + 60)]
     assert [f"{report.plan}: {report.violation}" for report in reports if report.violation] == []
     kinds = {kind for report in reports for kind in report.counts}
     assert {"kill", "power", "full", "fails", "completed"} <= kinds
@@ -38,10 +38,10 @@ def test_every_invariant_holds_in_each_schedule(first):
 @pytest.mark.parametrize(
     ("workload", "count"),
     [
-        ("single", 20),
+        ("single", 8),
         ("batch", 1),
-        ("queue", 3),
-        ("background", 3),
+        ("queue", 2),
+        ("background", 2),
         ("workers", 1),
         ("together", 1),
         ("controlled", 1),
@@ -83,12 +83,12 @@ FOUND_SOON = {
     "the tasks of a lost worker are not looked for": 15,
     "a provider batch that may exist is created again": 12,
     "the answers of a cancelled provider batch are not collected": 2,
-    "the log of provider batches is not synced": 8,
-    "parked calls are not synced": 4,
-    "no folder is synced": 0,
-    "a manifest is published before its content is synced": 0,
-    "an incomplete line of results stays": 0,
-    "task files of samples are not repaired": 25,
+    "the log of provider batches is not synced": 0,
+    "parked calls are not synced": 0,
+    "no folder is synced": 4,
+    "a manifest is published before its content is synced": 17,
+    "an incomplete line of results stays": 4,
+    "task files of samples are not repaired": 9,
     "interrupted samples are not looked for": 0,
     "a stored response is not looked for": 1,
     "shards give the same ids to tasks": 0,
@@ -98,7 +98,7 @@ FOUND_SOON = {
     "a queue's transactions are not synced": 25,
     "an entry is done before its answer is synced": 22,
     "an edit of a person is overwritten": 0,
-    "an interrupted attempt is not resumed": 52,
+    "an interrupted attempt is not resumed": 8,
     "a background task ends twice": 107,
     "a background task's state is not synced": 22,
     "a notification is delivered before it is claimed": 0,
@@ -121,14 +121,14 @@ def test_every_invariant_holds_for_a_batch(first, workload):
 @pytest.mark.parametrize(
     ("workload", "count"),
     [
-        ("generated", 24),
+        ("generated", 16),
         ("decided", 3),
         ("shards", 4),
         ("workers", 8),
         ("waves", 3),
-        ("controlled", 4),
-        ("together", 5),
-        ("fifty", 2),
+        ("controlled", 3),
+        ("together", 4),
+        ("fifty", 1),
     ],
 )
 def test_every_invariant_holds_in_the_other_workloads(workload, count):
@@ -157,8 +157,8 @@ def test_every_invariant_holds_for_several_processes(workload):
     assert {"kill", "power", "pause", "full", "completed"} <= kinds
 
 
-# A background task whose start was reported was lost; one whose end met a full disk never ended.
-@pytest.mark.parametrize("seed", [13, 292])
+# A task whose start was reported was lost; one whose end met a full disk never ended; one seemed old.
+@pytest.mark.parametrize("seed", [13, 292, 54424855])
 def test_a_seed_of_several_processes_that_failed_once_holds_now(seed):
     assert run(plan_of(seed, "background")).violation is None
 

@@ -18,6 +18,7 @@ from evaluator.tools import FileAccess, ToolContext, ToolOutcome, ToolRegistry
 from evaluator.tools.mcp import McpHeader, McpServer
 from evaluator.tools.mcp.connections import McpConnections
 from tests.patience import with_enough_time
+from tests.ports import silent_port
 
 pytest.importorskip("mcp", reason="the extra mcp is not installed")
 
@@ -67,7 +68,7 @@ def serve(port, answers):
         await app(scope, receive, send)
 
     listener = socket.create_server(("127.0.0.1", int(port)))
-    print(os.getpid(), listener.getsockname()[1], flush=True)
+    print(os.getpid(), flush=True)
     uvicorn.Server(uvicorn.Config(guarded, log_level="critical")).run([listener])
     os._exit(0)
 
@@ -101,16 +102,15 @@ class Street:
 class House:
     """The server's process; `start` again takes the same port."""
 
-    def __init__(self, street: Street, answers: str) -> None:
+    def __init__(self, street: Street, port: int, answers: str) -> None:
         self.street = street
+        self.port = port
         self.answers = answers
-        self.port = 0
         self.pid = 0
 
     def start(self) -> None:
-        pid, port = self.street.ask("start", self.port, self.answers)
+        (pid,) = self.street.ask("start", self.port, self.answers)
         self.pid = int(pid)
-        self.port = int(port)
 
     def stop(self) -> None:
         if self.pid:
@@ -128,22 +128,24 @@ def street(tmp_path_factory) -> Iterator[Street]:
 @pytest.fixture(scope="module")
 def lasting(street) -> Iterator[House]:
     """One for the tests that leave it as it is."""
-    house = House(street, "events")
-    house.start()
-    try:
-        yield house
-    finally:
-        house.stop()
+    with silent_port() as port:
+        house = House(street, port, "events")
+        house.start()
+        try:
+            yield house
+        finally:
+            house.stop()
 
 
 @pytest.fixture
 def house(street, request) -> Iterator[House]:
-    house = House(street, getattr(request, "param", "events"))
-    house.start()
-    try:
-        yield house
-    finally:
-        house.stop()
+    with silent_port() as port:
+        house = House(street, port, getattr(request, "param", "events"))
+        house.start()
+        try:
+            yield house
+        finally:
+            house.stop()
 
 
 HEADER = McpHeader("Authorization", "HOUSE_WORD", "Bearer ")

@@ -303,7 +303,10 @@ async def raced(access, deeds, outside, before):
     registry = ToolRegistry(replace(tool, policy="allow") for tool in builtin_tools())
     context = ToolContext(roots=access)
     ended = {"done inside": 0, "refused": 0, "got out": 0}
-    for number in range(ROUNDS):
+    for number in range(100 * ROUNDS):
+        # On a busy machine the names may stay as they are for a while.
+        if number >= ROUNDS and min(ended["done inside"], ended["refused"]) > 100:
+            break
         for name, path, arguments in deeds(number):
             outcome = await registry.call(name, json.dumps({"path": path, **arguments}), context)
             got_out = SECRET in outcome.content or "hard.txt" in outcome.content
@@ -313,7 +316,7 @@ async def raced(access, deeds, outside, before):
     return ended
 
 
-def naive(path, rounds=20_000):
+def naive(path, rounds=2_000_000):
     """What a program gets that trusts a path: the proof that the trap is set."""
     got_out = 0
     for _ in range(rounds):

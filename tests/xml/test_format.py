@@ -12,6 +12,7 @@ from evaluator.xml.build import build
 from evaluator.xml.format import ROOTS, format_source
 from evaluator.xml.source import read_source
 from evaluator.xml.write import to_xml
+from tests.tables import each_case
 
 REPOSITORY = Path(__file__).parents[2]
 SHIPPED = [
@@ -101,7 +102,7 @@ def test_formatting_keeps_the_nodes_and_is_idempotent(task: str, after: str) -> 
     check_formatted(task, after)
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+@each_case("path", SHIPPED)
 def test_shipped_templates_are_formatted(path: Path) -> None:
     source = read_source(path.read_bytes(), str(path))
     assert format_source(source) == source.text

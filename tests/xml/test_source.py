@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from evaluator.errors import TemplateError
 from evaluator.xml.source import Limits, read_file, read_source
+from tests.tables import each_case
 
 CDATA_OPEN, CDATA_CLOSE = "<![CDATA[", "]]>"
 
@@ -20,7 +21,7 @@ def failure(data, **options):
     return found
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "code", "line", "column", "words"),
     [
         (b"", "empty", 1, 1, "empty"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from evaluator.batch.compare.comparison import Comparison, Side, other_differences
 from evaluator.batch.compare.sides import SideSamples, key_of
@@ -139,18 +139,7 @@ def _compared(
             b_values.append(b_value)
     sides = _side_of(a, shared, values=a_values), _side_of(b, shared, values=b_values)
     cluster = clustering.field
-    notes = [
-        f"side {name} is not complete: {each.unfinished}"
-        for name, each in zip("ab", sides, strict=True)
-        if each.unfinished
-    ]
-    notes += [
-        f"side {side.name} {side.declared.stopped}: this interval and p are those of a fixed "
-        "number of rows; the summary of the batch has those that are valid after stopping"
-        for side in (a, b)
-        if side.declared is not None and side.declared.stopped
-    ]
-    notes += other_differences(a, b, shared=shared)
+    notes = [*_notes_on_ends(a, b, sides=sides), *other_differences(a, b, shared=shared)]
     if clustering.at_odds:
         notes.append(clustering.at_odds)
     clusters = None
@@ -206,6 +195,20 @@ def _compared(
         noise_floor=floor,
         labels={a.id(number): label for number in (*gained, *lost) if (label := a.label(number))},
     )
+
+
+def _notes_on_ends(a: SideSamples, b: SideSamples, sides: tuple[Side, Side]) -> Iterator[str]:
+    """What a side that is not complete, or that was stopped, means for the numbers."""
+    for name, side in zip("ab", sides, strict=True):
+        if side.unfinished:
+            yield f"side {name} is not complete: {side.unfinished}"
+    for samples in (a, b):
+        if samples.declared is not None and samples.declared.stopped:
+            yield (
+                f"side {samples.name} {samples.declared.stopped}: this interval and p are those of "
+                "a fixed number of rows; the summary of the batch has those that are valid after "
+                "stopping"
+            )
 
 
 def _noise_floor(a: SideSamples, b: SideSamples, n: int) -> float | None:

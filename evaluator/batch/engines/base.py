@@ -22,7 +22,7 @@ from itertools import count
 from typing import Any, Protocol, runtime_checkable
 
 from evaluator import clock
-from evaluator.batch.folder import encode_results
+from evaluator.batch.identity import encode_results
 from evaluator.batch.progress import SilentProcess
 from evaluator.batch.records import Failure, SampleResult, Verdict
 from evaluator.batch.work import Worker, WorkItem, WorkResult

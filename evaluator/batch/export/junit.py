@@ -278,9 +278,7 @@ def _error(result: SampleResult) -> str:
 
 
 def _element(tag: str, message: str, kind: str, text: str) -> str:
-    if len(message) <= _MAX_MESSAGE_CHARS:
-        message = message
-    else:
+    if len(message) > _MAX_MESSAGE_CHARS:
         message = f"{message[:_MAX_MESSAGE_CHARS]}…"
     return (
         f"      <{tag} message={_quoted(message)} type={_quoted(kind)}>{_escaped(text)}</{tag}>\n"

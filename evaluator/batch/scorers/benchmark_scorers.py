@@ -190,8 +190,6 @@ def _drop_token(token: str) -> str:
         token = token.translate(_ASCII_PUNCTUATION)
     if _is_number(token):
         token = str(float(token))
-    else:
-        token = token
     return " ".join(_ARTICLES.sub(" ", token).split())
 
 

@@ -256,14 +256,7 @@ def _difference(
 
 def _fits(value: Any, allowed: Sequence[Any], schema: Any) -> bool:
     """Whether a value has the declared type, or that of the allowed values, and is one of them."""
-    if isinstance(schema, Mapping):
-        type_name = schema.get("type")
-    else:
-        type_name = None
-    if isinstance(type_name, str):
-        wanted = _PYTHON.get(str(type_name).lower())
-    else:
-        wanted = None
+    wanted = _declared_type(schema)
     if wanted is float and type(value) is int:
         value = float(value)
     allowed_type = next((_kind(each) for each in allowed if each != _OPTIONAL), None)
@@ -280,18 +273,19 @@ def _fits(value: Any, allowed: Sequence[Any], schema: Any) -> bool:
     return any(_equal(value, each) for each in allowed)
 
 
+def _declared_type(schema: Any) -> type | None:
+    if isinstance(schema, Mapping):
+        type_name: Any = cast("Mapping[str, Any]", schema).get("type")
+        if isinstance(type_name, str):
+            return _PYTHON.get(type_name.lower())
+    return None
+
+
 def _items_fit(value: list[Any], allowed: Sequence[Any], schema: Any) -> bool:
     """Whether the items of an array have the type that the schema declares, or that of the allowed
     items.
     """
-    if isinstance(schema, Mapping):
-        type_name = schema.get("type")
-    else:
-        type_name = None
-    if isinstance(type_name, str):
-        wanted = _PYTHON.get(str(type_name).lower())
-    else:
-        wanted = None
+    wanted = _declared_type(schema)
     if wanted is None:
         return True
     types = {wanted, *(_kind(each) for each in allowed)}

@@ -141,8 +141,6 @@ def normal(text: str) -> str:
     text = _THOUSANDS.sub("", text)
     if _NAME.match(text):
         text = _NAME.sub("", text, count=1)
-    else:
-        text = text
     text = _SHORT_ROOT.sub(r"\\sqrt{\1}", _SHORT_FRACTION.sub(r"\\frac{\1}{\2}", text))
     text = "".join(text.split())
     if (slash := _SLASH.fullmatch(text)) is not None:

@@ -247,8 +247,6 @@ class NumericScorer(ResultScorer):
             hint = f", read as {values[0]}"
         if len(values) > 1:
             hint = ": several numbers as one answer"
-        else:
-            hint = hint
         return binary_score(
             False,
             answer,

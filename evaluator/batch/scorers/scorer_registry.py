@@ -25,7 +25,7 @@ from evaluator.batch.scorers.function_scorer import (
 )
 from evaluator.batch.scorers.json_scorers import JsonEqualScorer, JsonSchemaScorer, JsonSubsetScorer
 from evaluator.batch.scorers.math_scorer import MathScorer
-from evaluator.batch.scorers.model_graded import GradedScorer, ReferenceScorer, RubricScorer
+from evaluator.batch.scorers.model_graded import GradedScorer, ReferenceScorer
 from evaluator.batch.scorers.numeric_scorer import NumericScorer
 from evaluator.batch.scorers.panels import (
     ConfidenceScorer,
@@ -34,6 +34,7 @@ from evaluator.batch.scorers.panels import (
     PairwiseScorer,
     PerplexityScorer,
 )
+from evaluator.batch.scorers.rubric_scorer import RubricScorer
 from evaluator.batch.scorers.text_scorers import (
     ExactScorer,
     F1Scorer,

@@ -57,23 +57,7 @@ def group_tables(group: GroupSummary, group_by: str, *, shows_spending: bool) ->
     if group.by:
         yield _folded(f"By {group_by}: {group.name}", group.by, first=group_by)
     if group.metrics:
-        rows = [
-            [
-                name,
-                f"{one.n:,} of {one.of:,}",
-                number(one.value),
-                _error_cell(one.se),
-                _interval(one),
-            ]
-            for name, one in group.metrics.items()
-        ]
-        lines = [f"{name}: {one.error}" for name, one in group.metrics.items() if one.error]
-        yield Table(
-            f"Metrics: {group.name}",
-            ["metric", "n of N", "value", "± se", "interval"],
-            rows=rows,
-            lines=lines,
-        )
+        yield _metrics_table(group)
     if group.reduced:
         rows = [
             [
@@ -124,6 +108,22 @@ def group_tables(group: GroupSummary, group_by: str, *, shows_spending: bool) ->
         ]
         title = f"Answers of {name} by target, {confusion.n:,} of {confusion.of:,}: {group.name}"
         yield Table(title, ["target ↓ answer →", *confusion.answers, "no answer"], rows=rows)
+
+
+def _metrics_table(group: GroupSummary) -> Table:
+    rows = [
+        [
+            name,
+            f"{one.n:,} of {one.of:,}",
+            number(one.value),
+            _error_cell(one.se),
+            _interval(one),
+        ]
+        for name, one in group.metrics.items()
+    ]
+    lines = [f"{name}: {one.error}" for name, one in group.metrics.items() if one.error]
+    head = ["metric", "n of N", "value", "± se", "interval"]
+    return Table(f"Metrics: {group.name}", head, rows=rows, lines=lines)
 
 
 def _stability_table(group: GroupSummary) -> Table:

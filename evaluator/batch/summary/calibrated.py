@@ -128,28 +128,7 @@ def calibration_tables(name: str, found: Calibration) -> Iterator[Table]:
             ],
         ],
     )
-    rates = found.rates
-    base = percent(found.share.corrected.mean)
-    yield Table(
-        f"Rates of {title}",
-        ["", "value", "interval", "base rate"],
-        rows=[
-            [
-                "passes what people pass (sensitivity)",
-                percent(rates.sensitivity.mean),
-                percent_interval(rates.sensitivity),
-                base,
-            ],
-            [
-                "fails what people fail (specificity)",
-                percent(rates.specificity.mean),
-                percent_interval(rates.specificity),
-                base,
-            ],
-            ["Cohen's κ", number(rates.kappa.value), _interval(rates.kappa), base],
-            ["Krippendorff's α", number(rates.alpha.value), _interval(rates.alpha), base],
-        ],
-    )
+    yield _rates_table(title, found)
     people = found.people
     if people is not None:
         yield Table(
@@ -184,6 +163,21 @@ def calibration_tables(name: str, found: Calibration) -> Iterator[Table]:
                 f"{group}: {share.missing}" for group, share in found.by.items() if share.missing
             ],
         )
+
+
+def _rates_table(title: str, found: Calibration) -> Table:
+    rates = found.rates
+    base = percent(found.share.corrected.mean)
+    rows = [
+        [name, percent(rate.mean), percent_interval(rate), base]
+        for name, rate in (
+            ("passes what people pass (sensitivity)", rates.sensitivity),
+            ("fails what people fail (specificity)", rates.specificity),
+        )
+    ]
+    for name, measure in (("Cohen's κ", rates.kappa), ("Krippendorff's α", rates.alpha)):
+        rows.append([name, number(measure.value), _interval(measure), base])
+    return Table(f"Rates of {title}", ["", "value", "interval", "base rate"], rows=rows)
 
 
 def _bias_row(bias: JudgeBias) -> list[str]:

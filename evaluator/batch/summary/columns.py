@@ -501,7 +501,7 @@ def _used(result: Mapping[str, Any]) -> tuple[float, ...]:
             scoring = score["usage"].get
             scoring_cost = _sum(scoring_cost, scoring("cost_usd", 0.0))
             scoring_saved = _sum(scoring_saved, scoring("cache_saved_usd", 0.0))
-    cost = used("cost_usd", 0.0)
+    cost = _sum(used("cost_usd", 0.0), 0.0)
     saved = _sum(used("cache_saved_usd", 0.0), scoring_saved)
     return (
         NONE if cost is None else cost,
@@ -519,7 +519,7 @@ def _sum(first: float | None, second: float | None) -> float | None:
 
 
 def _count(tokens: int | None) -> int:
-    if tokens is None:
+    if tokens is None or tokens < 0:
         return NONE
     return tokens if tokens < _MOST else _MOST
 

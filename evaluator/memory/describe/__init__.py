@@ -98,12 +98,10 @@ def _markdown_headings(text: str) -> Iterator[str]:
         ):
             yield _MARKUP.sub(r"\1", above)
             above = ""
+        elif not above and line.strip()[:1] not in ("", "-", "|", ">", "*"):
+            above = line.strip()
         else:
-            # A heading has one line; several lines are a paragraph.
-            if not above and line.strip()[:1] not in ("", "-", "|", ">", "*"):
-                above = line.strip()
-            else:
-                above = ""
+            above = ""  # a heading has one line; several lines are a paragraph
 
 
 def describe_rst(text: str) -> Description:

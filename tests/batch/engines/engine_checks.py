@@ -19,11 +19,10 @@ from aiohttp import web
 from evaluator import Evaluator, TemplateLibrary
 from evaluator.batch.engines import Engine, LocalEngine, host
 from evaluator.batch.engines.base import ClusterLost
-from evaluator.batch.folder import parse_line
-from evaluator.batch.identity import Cell, Identity, is_sealed
+from evaluator.batch.identity import Cell, Identity, is_sealed, parse_line
+from evaluator.batch.pending import find_unrecorded
 from evaluator.batch.records import Sample, Verdict
 from evaluator.batch.scorers import make_scorers, scorer
-from evaluator.batch.session import find_unrecorded
 from evaluator.batch.work import Variant, Worker, WorkItem, WorkResult
 from evaluator.handler.config import HandlerConfig
 from evaluator.limits.rate_limiter import BatchBudget, Pace, RateLimiter

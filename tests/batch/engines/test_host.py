@@ -20,8 +20,7 @@ from evaluator.batch.engines import LocalEngine
 from evaluator.batch.engines.base import unpack_result
 from evaluator.batch.engines.host import Host, make_recipe
 from evaluator.batch.engines.taskfiles import make_probe
-from evaluator.batch.folder import decode_line, parse_line
-from evaluator.batch.identity import is_sealed
+from evaluator.batch.identity import decode_line, is_sealed, parse_line
 from evaluator.batch.records import Verdict
 from evaluator.batch.scorers import scorer
 from evaluator.errors import ConfigurationError, RecordNotWritten

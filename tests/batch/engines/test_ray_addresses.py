@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from evaluator.batch.engines.ray_engine import endpoint_of, reason_of, refusal_of
+from tests.ports import silent_port
 
 SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 TRACEBACK = """ray::Host.__init__() (pid=12, ip=10.0.0.7)
@@ -34,34 +35,35 @@ def test_an_address_has_host_and_port_or_is_of_another_kind(
     assert endpoint_of(address) == expected
 
 
-def answer(first: bytes | None) -> str | None:
-    """The verdict on a server that sends `first` and ends the connection; None: that never accepts one."""
+def answer(first: bytes) -> str | None:
+    """The verdict on a server that sends `first` and ends the connection."""
 
     async def run() -> str | None:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read(1)
-            writer.write(first or b"")
+            writer.write(first)
             writer.close()
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        endpoint = server.sockets[0].getsockname()[:2]
-        if first is None:
-            server.close()
-            await server.wait_closed()
         async with server:
-            return await refusal_of(endpoint)
+            return await refusal_of(server.sockets[0].getsockname()[:2])
 
     return asyncio.run(run())
 
 
-def test_only_a_server_that_begins_as_http_2_does_is_one_of_ray() -> None:
+def test_only_a_server_that_begins_as_http_2_does_is_one_of_ray(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("evaluator.batch.engines.ray_engine._ANSWER_S", 200)
     assert answer(SETTINGS) is None
     assert (
         answer(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         == answer(b"")
         == "what answers there is not Ray"
     )
-    assert "nothing answers there" in (answer(None) or "")
+    with silent_port() as port:
+        refusal = asyncio.run(refusal_of(("127.0.0.1", port)))
+    assert refusal is not None and "nothing answers there" in refusal
 
 
 def test_a_server_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

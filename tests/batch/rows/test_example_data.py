@@ -14,7 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.tables import each_case
 
 FOLDER = Path(__file__).parents[3] / "examples" / "data"
 COUNTS = {"easy": 150, "medium": 120, "hard": 80}
@@ -187,7 +187,7 @@ def test_the_files_have_the_row_counts_of_the_readme() -> None:
         assert f"| `{name}.jsonl` | {count} |" in readme
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["id"])
+@each_case("row", ROWS)
 def test_a_row_has_the_shape_of_its_kind(row: dict[str, Any]) -> None:
     assert list(row)[:5] == ["id", "question", "target", "kind", "subject"]
     assert set(row) <= {"id", "question", "target", "kind", "subject", "choices", "working"}
@@ -283,7 +283,7 @@ def test_computable_rows_have_a_working() -> None:
     assert all("working" in row for row in of("dates", "medium") + of("dates", "hard"))
 
 
-@pytest.mark.parametrize("row", WORKED, ids=lambda row: row["id"])
+@each_case("row", WORKED)
 def test_a_working_computes_the_target(row: dict[str, Any]) -> None:
     answer = plain(value_of(ast.parse(row["working"], mode="eval").body))
     if row["kind"] == "choice":
@@ -292,20 +292,14 @@ def test_a_working_computes_the_target(row: dict[str, Any]) -> None:
         assert answer == row["target"] and type(answer) is type(row["target"])
 
 
-@pytest.mark.parametrize(
-    "row",
-    [row for row in WORKED if row["subject"] in ("arithmetic", "units")],
-    ids=lambda row: row["id"],
-)
+@each_case("row", [row for row in WORKED if row["subject"] in ("arithmetic", "units")])
 def test_the_numbers_of_a_question_are_those_of_its_working(row: dict[str, Any]) -> None:
     asked = {float(number) for number in re.findall(r"\d+(?:\.\d+)?", row["question"])}
     used = {float(number) for number in re.findall(r"\d+(?:\.\d+)?", row["working"])}
     assert asked - used == set()
 
 
-@pytest.mark.parametrize(
-    "row", of("dates", "medium") + of("dates", "hard"), ids=lambda row: row["id"]
-)
+@each_case("row", of("dates", "medium") + of("dates", "hard"))
 def test_the_dates_of_a_question_are_those_of_its_working(row: dict[str, Any]) -> None:
     months = [
         "January",

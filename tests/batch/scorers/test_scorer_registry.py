@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -29,11 +28,7 @@ from evaluator.batch.scorers.scorer_registry import by_type
 from evaluator.batch.scorers.text_scorers import ExactScorer
 from evaluator.errors import UsageError
 from tests.batch.scorers.scorer_inputs import score, seen, spec_of
-
-
-def named(value: object) -> str:
-    """An id without an address in memory, which would be another in each process."""
-    return re.sub(r" at 0x[0-9a-f]+", "", str(value))
+from tests.tables import each_case
 
 
 @pytest.mark.parametrize(
@@ -55,7 +50,7 @@ def test_a_command_line_text_is_parsed_to_a_scorer(text: str, expected: dict[str
     assert {key: described[key] for key in expected} == expected
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("spec", "said"),
     [
         ("inclodes", "did you mean `includes`"),
@@ -99,7 +94,6 @@ def test_a_command_line_text_is_parsed_to_a_scorer(text: str, expected: dict[str
         ("json:loads:pass_ta=1", "did you mean `pass_at`"),
         ("json:__name__", "expected a function"),
     ],
-    ids=named,
 )
 def test_an_error_suggests_the_nearest_name(spec: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):

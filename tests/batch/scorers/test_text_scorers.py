@@ -15,6 +15,7 @@ from evaluator.batch.scorers.text_scorers import token_f1
 from evaluator.errors import UsageError
 from evaluator.output.patterns import MAX_EXPANDED, expanded_size
 from tests.batch.scorers.scorer_inputs import score, seen
+from tests.tables import each_case
 
 EXACT = [
     ("exact", "Paris", "Paris", True),
@@ -67,7 +68,7 @@ REGEX = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "text", "target", "passed"), EXACT + INCLUDES + REGEX)
+@each_case(("spec", "text", "target", "passed"), EXACT + INCLUDES + REGEX)
 def test_texts_pass_or_fail(spec: str, text: str, target: object, passed: bool) -> None:
     given = score(spec, text, target)
     assert given.error is None

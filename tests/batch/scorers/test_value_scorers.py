@@ -14,6 +14,7 @@ from evaluator.batch.scorers.choice_scorer import choose
 from evaluator.batch.scorers.json_scorers import ComparisonRules, canonical, json_difference
 from evaluator.batch.scorers.numeric_scorer import find_numbers
 from tests.batch.scorers.scorer_inputs import score
+from tests.tables import each_case
 
 
 @pytest.mark.parametrize(
@@ -153,7 +154,7 @@ NUMERIC = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "text", "target", "passed"), NUMERIC)
+@each_case(("spec", "text", "target", "passed"), NUMERIC)
 def test_numbers_pass_or_fail(spec: str, text: str, target: object, passed: bool) -> None:
     given = score(spec, text, target)
     assert given.error is None
@@ -232,7 +233,7 @@ def test_long_texts_are_read_to_their_end(piece: str) -> None:
 OPTIONS = {"A": "Paris", "B": "London", "C": "Rome", "D": "Guinea", "E": "Guinea-Bissau"}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "chosen"),
     [
         *(

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from evaluator.batch.statistics import (
 )
 from evaluator.batch.statistics.intervals import normal_quantile, student_quantile
 from evaluator.errors import UsageError
+from tests.tables import each_case
 
 WITH_CONFIDENCE: dict[str, Callable[[Any], Any]] = {
     "mean_interval": lambda confidence: mean_interval([1, 2, 3], confidence=confidence),
@@ -50,10 +52,10 @@ WITH_CONFIDENCE: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "confidence", [95, 1, 0, -0.5, 1 - 1e-16, math.nan, math.inf, "0.95", None]
+@each_case(
+    ("name", "confidence"),
+    product(WITH_CONFIDENCE, [95, 1, 0, -0.5, 1 - 1e-16, math.nan, math.inf, "0.95", None]),
 )
-@pytest.mark.parametrize("name", WITH_CONFIDENCE)
 def test_a_confidence_outside_0_and_1_is_refused(name: str, confidence: Any) -> None:
     with pytest.raises(
         UsageError,

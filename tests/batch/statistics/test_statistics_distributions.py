@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import pytest
 
@@ -14,12 +15,12 @@ from evaluator.batch.statistics.intervals import (
     student_quantile,
     student_two_sided,
 )
+from tests.tables import each_case
 
 DEGREES = [1, 2, 3, 5, 9, 29.5, 100, 1_000, 99_999]
 
 
-@pytest.mark.parametrize("df", DEGREES)
-@pytest.mark.parametrize("t", [0.0, 1e-6, 0.3, 1.0, 1.96, 4.0621, 12.0])
+@each_case(("t", "df"), product([0.0, 1e-6, 0.3, 1.0, 1.96, 4.0621, 12.0], DEGREES))
 def test_the_tails_of_students_t_equal_scipy(t: float, df: float) -> None:
     from scipy import stats
 
@@ -27,8 +28,7 @@ def test_the_tails_of_students_t_equal_scipy(t: float, df: float) -> None:
     assert student_two_sided(-t, df) == student_two_sided(t, df)
 
 
-@pytest.mark.parametrize("df", DEGREES)
-@pytest.mark.parametrize("probability", [0.005, 0.025, 0.4, 0.5, 0.75, 0.975, 0.9995])
+@each_case(("probability", "df"), product([0.005, 0.025, 0.4, 0.5, 0.75, 0.975, 0.9995], DEGREES))
 def test_the_quantiles_of_students_t_equal_scipy(probability: float, df: float) -> None:
     from scipy import stats
 
@@ -81,9 +81,10 @@ def test_the_binomial_tail_equals_scipy(successes: int, trials: int, chance: flo
     )
 
 
-@pytest.mark.parametrize("a", [0.5, 1, 2.5, 40, 5_000])
-@pytest.mark.parametrize("b", [0.5, 1, 7, 300])
-@pytest.mark.parametrize("x", [0.0, 1e-9, 0.2, 0.5, 0.93, 1.0])
+@each_case(
+    ("x", "a", "b"),
+    product([0.0, 1e-9, 0.2, 0.5, 0.93, 1.0], [0.5, 1, 2.5, 40, 5_000], [0.5, 1, 7, 300]),
+)
 def test_the_incomplete_beta_function_equals_scipy(x: float, a: float, b: float) -> None:
     from scipy import special
 

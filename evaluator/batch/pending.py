@@ -1,0 +1,241 @@
+"""The work left in a batch: rows x templates x variants x epochs, without what an earlier session
+has done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any, ClassVar
+
+from evaluator.batch.folder import BatchFolder, ResultEntry
+from evaluator.batch.identity import Cell, Identity, changed_parts, changed_settings, digest
+from evaluator.batch.options import OnChanged
+from evaluator.batch.records import Sample, SampleResult, Score, Verdict
+from evaluator.batch.work import Variant, WorkItem, sample_label
+from evaluator.lazy_dataclass import dataclass
+from evaluator.record.store import TaskStore
+
+MAX_EXPLAINED = 100_000
+_MISSING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A sample whose question has changed since it was answered, and what has changed."""
+
+    sample_id: str
+    epoch: int
+    template: str
+    variant: str
+    what: tuple[str, ...]
+
+    def __str__(self) -> str:
+        where = f"{self.sample_id} (epoch {self.epoch}, {self.template}, {self.variant})"
+        return f"{where}: changed {', '.join(self.what)}"
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counts of the samples of the rows read so far.
+
+    `done`: have a result that stays. `judged_anew`: get new scores, without a call. `retried`:
+    ended with an error and run again. `changed`: have a result whose question has changed;
+    `explained` has the first MAX_EXPLAINED of them.
+    """
+
+    rows: int = 0
+    samples: int = 0
+    done: int = 0
+    judged_anew: int = 0
+    retried: int = 0
+    changed: int = 0
+    explained: list[Changed] = field(default_factory=list[Changed])
+
+
+@dataclass(slots=True)
+class PendingWork:
+    """The work that is left, row by row.
+
+    `earlier` is the index of existing results by key. Keys are removed as their rows are read; in
+    the end those are left that no row asks for. An existing result stays, except in three cases:
+
+    - It is an error, and `retry_errors` is set.
+    - The scorers, the target or the metadata have changed: it is judged again, without a model
+      call. Scores of the same scorer (`versions`) for the same target and metadata stay.
+    - Its question has changed. `on_changed` says whether it is "run" again, "keep"s its place, or
+      is "leave"d out: neither run nor counted. `stale` has the keys of the last kind.
+
+    `on_kept` is called for each result that stays. `settings` are the settings of handlers by their
+    hash, now and in earlier sessions, as far as they are known (see `storable_settings`). With
+    `is_counted`, `counts.samples` is known before the rows are read.
+    """
+
+    is_counted: ClassVar[bool] = False
+
+    cells: Sequence[tuple[Cell, Variant]]
+    epochs: int
+    earlier: dict[str, ResultEntry]
+    read_result: Callable[[int], SampleResult]
+    on_kept: Callable[[Verdict], None]
+    scoring_part: str
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    retry_errors: bool = False
+    on_changed: OnChanged = "leave"
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    counts: Counts = field(default_factory=Counts)
+    stale: set[str] = field(default_factory=set[str])
+
+    async def work(self, rows: AsyncIterator[Sample]) -> AsyncGenerator[WorkItem]:
+        """The work that is left in `rows`. Raises: what reading them raises."""
+        async for sample in rows:
+            for work in self._work_of(sample):
+                yield work
+
+    def _work_of(self, sample: Sample) -> list[WorkItem]:
+        counts = self.counts
+        counts.rows += 1
+        inputs_part = digest(sample.inputs)
+        scored_by = self._scored_by(sample)
+        left: list[WorkItem] = []
+        for epoch in range(1, self.epochs + 1):
+            for cell, variant in self.cells:
+                counts.samples += 1
+                identity = cell.identity(sample, epoch, inputs_part)
+                if self.earlier:
+                    entry = self.earlier.pop(identity.key, None)
+                else:
+                    entry = None
+                if entry is not None and self._stays(entry, identity, scored_by):
+                    counts.done += 1
+                    self.on_kept(entry.verdict)
+                    continue
+                work = WorkItem(
+                    sample,
+                    epoch,
+                    cell=cell,
+                    variant=variant,
+                    identity=identity,
+                    scored_by=scored_by,
+                )
+                if entry is None:
+                    left.append(work)
+                elif (again := self._work_again(entry, work)) is not None:
+                    left.append(again)
+        return left
+
+    def _stays(self, entry: ResultEntry, identity: Identity, scored_by: str) -> bool:
+        """Whether the question and the scoring of a result are those of now, and it is no error to
+        run again.
+        """
+        return (
+            entry.identity == identity.value.encode()
+            and entry.scored_by == scored_by.encode()
+            and not (self.retry_errors and entry.verdict is Verdict.ERROR)
+        )
+
+    def _scored_by(self, sample: Sample) -> str:
+        if self.scoring_part:
+            return digest([self.scoring_part, sample.target, sample.metadata])[:16]
+        return ""
+
+    def _work_again(self, entry: ResultEntry, work: WorkItem) -> WorkItem | None:
+        """The work that is left for a sample with a result that does not stay."""
+        counts = self.counts
+        if entry.identity != work.identity.value.encode():
+            counts.changed += 1
+            if len(counts.explained) < MAX_EXPLAINED:
+                counts.explained.append(self._explain(self.read_result(entry.offset), work))
+            if self.on_changed == "run":
+                return work
+            if self.on_changed == "leave":
+                self.stale.add(work.identity.key)
+            else:
+                self.on_kept(entry.verdict)
+            return None
+        if entry.verdict is Verdict.ERROR and self.retry_errors:
+            counts.retried += 1
+            result = self.read_result(entry.offset)
+            # A failed transfer is repeated inside its task, and a failed judge needs no new answer.
+            # Any other failure would only repeat itself, so that task starts again.
+            if result.failure is None:
+                keeps = self._scores_to_keep(result, work.sample)
+                return replace(work, answered=result, keeps=keeps)
+            if entry.retryable:
+                return replace(work, resumes=result.task_id)
+            return replace(work, retry_of=result.task_id)
+        counts.judged_anew += 1
+        result = self.read_result(entry.offset)
+        keeps = self._scores_to_keep(result, work.sample)
+        return replace(work, answered=result, keeps=keeps)
+
+    def _scores_to_keep(self, result: SampleResult, sample: Sample) -> dict[str, Score]:
+        if (result.target, result.metadata) != (sample.target, sample.metadata):
+            return {}
+        return {
+            name: score
+            for name, score in result.scores.items()
+            if score.error is None and score.version == self.versions.get(name)
+        }
+
+    def _explain(self, result: SampleResult, work: WorkItem) -> Changed:
+        what: list[str] = []
+        for part in changed_parts(result.parts, work.identity.parts):
+            if part == "inputs":
+                now = work.sample.inputs
+                what += [
+                    f"input {name!r}"
+                    for name in {**result.inputs, **now}
+                    if result.inputs.get(name, _MISSING) != now.get(name, _MISSING)
+                ]
+            elif part == "handler":
+                what += self._changed_settings(
+                    result.parts.get("handler", ""), work.cell.handler_part
+                )
+            else:
+                what.append(f"template {work.cell.template!r}" if part == "template" else part)
+        return Changed(
+            result.sample_id,
+            result.epoch,
+            template=result.template,
+            variant=result.variant,
+            what=tuple(what or ["the format"]),
+        )
+
+    def _changed_settings(self, was: str, now: str) -> list[str]:
+        before = self.settings.get(was)
+        after = self.settings.get(now)
+        if before is None or after is None:
+            found = []
+        else:
+            found = changed_settings(before, after)
+        return found or ["model or handler"]
+
+
+MakeWork = Callable[[BatchFolder, dict[str, ResultEntry], Callable[[Verdict], None]], PendingWork]
+"""Makes the work of a session from the folder, the index of its results, and `on_kept`."""
+
+
+def find_unrecorded(store: TaskStore, earlier: Mapping[str, ResultEntry]) -> dict[str, int]:
+    """Task files of samples and of their judges that no result refers to: label → the newest task's
+    id.
+
+    For a sample that ended with an error, those of a further try that was interrupted.
+    """
+    recorded = {entry.identity.decode(): entry for entry in earlier.values()}
+    found: dict[str, int] = {}
+    for task_id, status, labels in store.labelled():
+        label = sample_label(labels)
+        if not label:
+            continue
+        identity, is_judge, rest = label.partition("/")
+        entry = recorded.get(identity)
+        if entry is None:
+            is_recorded = False
+        elif is_judge:
+            is_recorded = entry.scored_by.decode() == rest.partition("/")[0]
+        else:
+            is_recorded = entry.verdict is not Verdict.ERROR or status == "failed"
+        if not is_recorded:
+            found[label] = max(task_id, found.get(label, 0))
+    return found

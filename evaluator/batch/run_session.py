@@ -1,0 +1,257 @@
+"""Runs one session in the open folder of a batch: its limiter, its store of task files, its worker,
+its provider batches and the commands of other processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+from evaluator.batch.control import ControlLog
+from evaluator.batch.decision import Decision
+from evaluator.batch.engines import Engine
+from evaluator.batch.folder import DAMAGED, PROVIDER, BatchFolder, ResultEntry
+from evaluator.batch.identity import REPAIR
+from evaluator.batch.looks import Looks
+from evaluator.batch.notebook import make_display
+from evaluator.batch.options import BatchLimits, BatchOptions, Stop
+from evaluator.batch.pending import MakeWork, find_unrecorded
+from evaluator.batch.plan import BatchPlan
+from evaluator.batch.progress import SafeDisplay, Tally
+from evaluator.batch.rows.json_values import shard_of
+from evaluator.batch.session import Session, SessionEnd
+from evaluator.batch.steering import Steering, budget_of, pace_of
+from evaluator.batch.summary import Columns
+from evaluator.batch.work import Worker
+from evaluator.errors import BatchDamaged, UsageError
+from evaluator.limits.rate_limiter import RateLimiter
+from evaluator.models.provider_batches import ProviderBatches, batches_of
+from evaluator.record.store import TaskStore
+
+if TYPE_CHECKING:
+    from evaluator.batch.waves import Waves
+    from evaluator.interpreter.evaluator import Evaluator
+
+SHARD_IDS = 10**12
+"""Task ids of a shard begin at its number times this, so that the task files of all shards fit into
+one folder.
+"""
+
+
+async def run_session(
+    evaluator: Evaluator,
+    plan: BatchPlan,
+    folder: BatchFolder,
+    engine: Engine,
+    before: Mapping[str, Any],
+    tally: Tally,
+    notices: Sequence[str],
+    created: str,
+    on_limits: Callable[[BatchLimits], None],
+    on_decision: Callable[[Decision], None],
+    make_work: MakeWork | None = None,
+) -> tuple[SessionEnd, Columns | None]:
+    """The end of the session, and all results of the batch; None if they have to be read. `before`
+    is the manifest of earlier sessions, `created` when the batch was created.
+    """
+    options = plan.options
+    limiter = RateLimiter(pace_of(options.limits), budget=budget_of(options.limits))
+    columns, earlier = _read_earlier(folder, Columns(options.cluster, options.group_by))
+    stop = options.stop or Stop()
+    display = SafeDisplay(make_display(options.display))
+    waves = _make_waves(
+        evaluator, plan, folder, limiter, stop=stop, display=display, created=created
+    )
+    async with AsyncExitStack() as stack:
+        own = await stack.enter_async_context(
+            evaluator.with_limiter(
+                limiter,
+                folder.tasks,
+                options.cache,
+                [folder.path],
+                is_packed=options.task_files == "packed",
+                parking=waves,
+            )
+        )
+        store = own.services.store
+        if waves is not None and store is not None:
+            stack.push_async_callback(waves.aclose)
+            await _begin_waves(waves, store, folder, options)
+        part = shard_of(options.select)
+        if store is not None and part is not None:
+            store.skip_to(part.number * SHARD_IDS)
+        unrecorded = {} if store is None else _unrecorded(store, options, before, earlier)
+        worker = _make_worker(own, plan, limiter, unrecorded=unrecorded)
+        for line in (*plan.notices, *notices, *_repair_notices(folder)):
+            display.show("notice", line)
+        loop = asyncio.get_running_loop()
+        reason = "the batch was stopped before it was this call's turn"
+        stack.enter_context(stop.calling(lambda: loop.call_soon_threadsafe(limiter.stop, reason)))
+        steering = Steering(
+            ControlLog(folder.path, created),
+            plan,
+            folder=folder,
+            limiter=limiter,
+            engine=engine,
+            stop=stop,
+            display=display,
+            on_limits=on_limits,
+            waves=waves,
+        )
+        with own.services.tracer.batch(plan.name) as span:
+            session = Session(
+                plan,
+                folder,
+                worker=worker,
+                limiter=limiter,
+                engine=engine,
+                stop=stop,
+                display=display,
+                steering=steering,
+                tally=tally,
+                columns=columns,
+                make_work=make_work,
+                looks=_make_looks(plan, folder, on_decision),
+                waves=waves,
+            )
+            ended = await session.run(earlier)
+            span.set_result(ended)
+        return ended, session.columns
+
+
+def _read_earlier(
+    folder: BatchFolder, columns: Columns
+) -> tuple[Columns | None, dict[str, ResultEntry]]:
+    """The columns and the index of the results of earlier sessions; no columns after an error,
+    which the summary raises again.
+    """
+    try:
+        return columns, folder.index(columns.add)
+    except UsageError:
+        return None, folder.index()
+
+
+def _unrecorded(
+    store: TaskStore,
+    options: BatchOptions,
+    before: Mapping[str, Any],
+    earlier: Mapping[str, ResultEntry],
+) -> dict[str, int]:
+    """The task files of earlier sessions that no result refers to, see `find_unrecorded`.
+
+    Raises: BatchDamaged, if there is damage and `options` do not repair it.
+    """
+    if not options.retry_errors and _has_all_results(before, len(earlier)):
+        return {}
+    damage = store.damage(repair=options.repair)
+    if damage and not options.repair:
+        raise BatchDamaged(f"{damage[0]}; to evaluate the samples that follow it again, {REPAIR}")
+    return find_unrecorded(store, earlier)
+
+
+def _has_all_results(before: Mapping[str, Any], results: int) -> bool:
+    """Whether every task of the earlier sessions has its result; `results` is how many results
+    there are.
+    """
+    sessions = before.get("sessions", [])
+    total = before.get("total")
+    return not sessions or (
+        sessions[-1].get("state") == "complete" and isinstance(total, int) and results >= total
+    )
+
+
+def _make_worker(
+    evaluator: Evaluator, plan: BatchPlan, limiter: RateLimiter, unrecorded: dict[str, int]
+) -> Worker:
+    options = plan.options
+    return Worker(
+        evaluator,
+        plan.scorers,
+        budget_ended=lambda: None if limiter.refused is None else str(limiter.refused),
+        versions=plan.versions,
+        count_as_failed=options.count_as_failed,
+        limited=options.limited,
+        unrecorded=unrecorded,
+        unfinished=options.unfinished,
+        repair=options.repair,
+    )
+
+
+def _make_looks(
+    plan: BatchPlan, folder: BatchFolder, on_decision: Callable[[Decision], None]
+) -> Looks | None:
+    """The looks of a batch that has to decide; None for any other."""
+    if plan.deciding is None:
+        return None
+    return Looks(plan.deciding, [cell for cell, _ in plan.cells], folder, record=on_decision)
+
+
+def _repair_notices(folder: BatchFolder) -> list[str]:
+    """What was removed from the results when the folder was opened."""
+    notices: list[str] = []
+    if folder.torn_bytes:
+        notices.append(
+            f"{folder.path}: removed an incomplete last line of {folder.torn_bytes} bytes"
+        )
+    if folder.damaged_lines:
+        moved = f"moved {folder.damaged_lines} damaged results to {DAMAGED}"
+        notices.append(f"{folder.path}: {moved}; their samples are pending")
+    return notices
+
+
+async def _begin_waves(
+    waves: Waves, store: TaskStore, folder: BatchFolder, options: BatchOptions
+) -> None:
+    """Raises: UsageError, if calls wait that `options` do not collect."""
+    store.parked_end = waves.end_of
+    await waves.begin()
+    if waves.calls and not options.provider_batch:
+        raise UsageError(
+            f"{waves.reason()}; resume with --provider-batch, or cancel them: evaluator batch "
+            f"cancel {folder.path}"
+        )
+
+
+def _make_waves(
+    evaluator: Evaluator,
+    plan: BatchPlan,
+    folder: BatchFolder,
+    limiter: RateLimiter,
+    *,
+    stop: Stop,
+    display: SafeDisplay,
+    created: str,
+) -> Waves | None:
+    """The provider batches of a batch; None if it has none."""
+    options = plan.options
+    if not options.provider_batch and not (folder.path / PROVIDER).exists():
+        return None
+    from evaluator.batch.submissions import Submissions
+    from evaluator.batch.wave_log import WaveLog
+    from evaluator.batch.waves import Waves
+
+    services = evaluator.services
+
+    def resolve(label: str, profile: str) -> ProviderBatches | None:
+        choice = services.chooser.choose(label, None, services.profile(profile))
+        return batches_of(choice.backend, choice.model)
+
+    batches = Submissions(
+        WaveLog(folder.path, created),
+        limiter,
+        stop,
+        resolve,
+        notice=lambda line: display.show("notice", line),
+        scrub=services.redactor,
+        rest=options.provider_batch_rest,
+        keep=options.keep_provider_files,
+        unfinished=options.unfinished,
+    )
+    return Waves(
+        batches,
+        is_parking=options.provider_batch,
+        is_waiting=options.wait,
+        deadline_s=options.provider_batch_deadline,
+    )
