@@ -472,7 +472,7 @@ class Schedule:
             }
             raise Violation(f"another result, found and expected: {different}")
         missing = [key for key in billed if not self.world.billed[key]]
-        if missing:
+        if missing and not is_cut:
             raise Violation(f"answers that nobody paid for: {missing}")
         self.check_ledger(Path(self.files.root) / "tasks")
         self.report.counts["completed"] += 1
