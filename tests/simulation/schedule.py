@@ -428,6 +428,12 @@ class Schedule:
         if self.last_fault() == "power":
             # What is there now is on the disk itself.
             self.files.recorded = set(self.recorded)
+        # The file of a subtask without a step is removed: it never began, and gets another id.
+        self.files.recorded -= {
+            f"{SUBTASK}{number}"
+            for number, recording in recordings.items()
+            if not recording.steps and recording.summary is None
+        }
         if self.task is None:
             self.report.counts["begun anew"] += 1
 
