@@ -26,6 +26,7 @@ import os
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias, cast
 
@@ -333,13 +334,12 @@ class BatchFolder:
         for number, line in self._current():
             yield self._parsed(line, number)
 
-    def current_lines(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
-        """The line of each current result, and the result as JSON. Raises: as `results`."""
+    def give_current_lines(self, add: Callable[[bytes, Mapping[str, Any]], None]) -> None:
+        """Calls `add` with the line of each current result, and the result as JSON. Raises: as
+        `index`.
+        """
         for number, line in self._current():
-            try:
-                yield line, decode_line(line)
-            except ValueError as error:
-                raise _corrupt(self.path, number, what=f"{error}") from error
+            self._give(partial(add, line), line, number)
 
     def _current(self) -> Iterator[tuple[int, bytes]]:
         """The number and the line of each current result."""

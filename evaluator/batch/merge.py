@@ -191,9 +191,11 @@ def _copy_results(
     is_left_out = part.batch.is_left_out()
     count = without_record = size = 0
     lines: list[bytes] = []
-    for line, result in BatchFolder.reader(part.folder).current_lines():
+
+    def add(line: bytes, result: Mapping[str, Any]) -> None:
+        nonlocal count, without_record, size
         if is_left_out(result["template"], result["variant"], result["key"]):
-            continue
+            return
         known = len(keys)
         if keys.number(result["key"]) < known:
             raise UsageError(
@@ -210,8 +212,10 @@ def _copy_results(
         size += len(line)
         if size >= _WRITE_BYTES:
             folder.append_lines(b"".join(lines))
-            lines = []
+            lines.clear()
             size = 0
+
+    BatchFolder.reader(part.folder).give_current_lines(add)
     folder.append_lines(b"".join(lines))
     lost: list[str] = []
     total = part.manifest.get("total")

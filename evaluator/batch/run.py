@@ -344,10 +344,16 @@ async def run_in_folder(
     kept.end(ended)
     folder.write_changed(ended.counts.explained)
     measured = measured_scorers(plan.thresholds)
-    if columns is None or ended.stale or ended.orphans:
-        summary = open_batch(path).summarise(plan.metrics, measured)
+    batch = open_batch(path)
+    if (
+        columns is None
+        or ended.stale
+        or ended.orphans
+        or not columns.groups.keys() <= set(batch.cells)
+    ):
+        summary = batch.summarise(plan.metrics, measured)
     else:
-        summary = summary_of(open_batch(path), columns, plan.metrics, measured=measured)
+        summary = summary_of(batch, columns, plan.metrics, measured=measured)
     if plan.metrics:
         folder.write_manifest(manifest | {"metric_values": _metric_values(summary, folder)})
     folder.write_summary(summary.to_dict())

@@ -186,6 +186,8 @@ def _plan(
         BatchOptions(
             count_as_failed=tuple(reasons) or ("none",),
             limited=manifest.get("limited", "scored"),
+            cluster=manifest.get("cluster"),
+            group_by=manifest.get("group_by"),
             limits=options.limits,
             cache=options.cache,
             display=options.display,

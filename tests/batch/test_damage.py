@@ -54,9 +54,12 @@ def test_of_240_flipped_bits_none_changes_the_numbers_silently(
     "changed",
     [
         {"cached_calls": "two"},
+        {"cached_calls": 2.5},
+        {"duration_s": 10**400},
         {"epoch": [1]},
         {"usage": {"cost_usd": "free"}},
         {"usage": {"input_tokens": "many"}},
+        {"usage": {"input_tokens": 2.5}},
         {"scores": {"exact": {"value": "high", "passed": True}}},
         {"scores": {"exact": {"value": 1.0, "passed": 1000}}},
     ],

@@ -12,6 +12,7 @@ import pytest
 
 from evaluator.batch import BatchOptions, merge_shards, open_batch
 from evaluator.batch.folder import BatchFolder
+from evaluator.batch.identity import seal_line
 from evaluator.batch.rows import RowMapping, Selection, open_rows
 from evaluator.batch.rows.json_values import Shard
 from evaluator.errors import RecordError, TaskBusy, UsageError
@@ -198,6 +199,19 @@ def test_a_damaged_shard_is_refused(shards: Any, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"results\.jsonl:1"):
         merge_shards(folders, tmp_path / "merged")
     assert not list(tmp_path.glob(".merged*"))
+
+
+def test_a_line_of_a_shard_that_is_not_a_result_is_refused_by_its_number(
+    shards: Any, tmp_path: Path
+) -> None:
+    folders = shards()
+    path = folders[1] / "results.jsonl"
+    first, *rest = path.read_bytes().splitlines(keepends=True)
+    data = json.loads(first) | {"epoch": [1]}
+    del data["crc32"]
+    path.write_bytes(b"".join([seal_line(json.dumps(data, separators=(",", ":"))), *rest]))
+    with pytest.raises(RecordError, match=r"results\.jsonl:1: TypeError"):
+        merge_shards(folders, tmp_path / "merged")
 
 
 def dealt(shard: str | None, **select: Any) -> list[str]:

@@ -153,3 +153,27 @@ def test_what_the_user_has_not_signed_stays_unsigned(score: Any, tmp_path: Path)
     folder = judged_batch(tmp_path / "batch", samples=2, arguments={"rows": "x"}).folder
     score("regex:pattern=right")
     assert "signature" not in json.loads((folder / "manifest.json").read_bytes())
+
+
+def test_numbers_by_group_and_of_related_rows_are_those_of_the_batch(run: Run, score: Any) -> None:
+    rows = [{**row, "topic": f"topic {place // 2}"} for place, row in enumerate(ROWS)]
+    run(rows[:4], scorers=["exact"], cluster="topic", group_by="topic")
+    second = score("includes")
+    (group,) = second.summary.groups
+    assert list(group.by) == ["topic 0", "topic 1"]
+    assert second.summary == open_batch(second.folder).summarise()
+
+
+def test_results_of_a_model_that_the_batch_has_no_more_are_not_counted(
+    run: Run, score: Any
+) -> None:
+    folder = run(ROWS[:2], models=["m1", "m2"]).folder
+    with BatchFolder.open(folder) as batch:
+        # A session with one model was killed before it knew whose results it leaves out.
+        manifest = batch.manifest()
+        batch.write_manifest(
+            {**manifest, "cells": manifest["cells"][:1], "total": 2, "state": "running"}
+        )
+    second = score("includes")
+    assert [group.variant for group in second.summary.groups] == ["m1"]
+    assert second.summary == open_batch(folder).summarise()

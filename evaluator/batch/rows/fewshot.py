@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import field
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from evaluator.batch.records import Shot
 from evaluator.batch.rows.json_values import RowError
@@ -26,9 +26,6 @@ from evaluator.batch.rows.row_source import RowsInput, open_origin
 from evaluator.errors import UsageError
 from evaluator.fields import Checked, Count, Expected, Flag, Name
 from evaluator.lazy_dataclass import dataclass
-
-if TYPE_CHECKING:
-    pass
 
 FEWSHOT = "fewshot"
 """The input of a template that takes the examples as a list. A template without it gets them as

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import compress
-from operator import ne
+from operator import index, ne
 from typing import Any, TypeAlias, cast
 
 from evaluator.batch.fields import MOST_FIELDS, reader_of
@@ -310,8 +310,8 @@ class Columns:
             _CODES[result["verdict"]],
             self._error_of(result),
             self.target_labels.number(result["target"]),
-            min(result["cached_calls"], _MOST),
-            round(result["duration_s"], 6),
+            _cached_calls(result),
+            round(float(result["duration_s"]), 6),
             *_used(result),
         )
         row = self._row(group, sample, epoch=result["epoch"])
@@ -352,8 +352,7 @@ class Columns:
             self._left_out_runs.append(run)
         is_same_run = not is_new and self._left_out_runs[place] == run
         self._left_out_runs[place] = run
-        cached_calls = min(result["cached_calls"], _MOST)
-        self._add_replaced(_used(result), cached_calls, is_same_run=is_same_run)
+        self._add_replaced(_used(result), _cached_calls(result), is_same_run=is_same_run)
 
     def close(self) -> None:
         """Frees what only adding needs, above all the samples' ids. Nothing can be added
@@ -521,7 +520,11 @@ def _sum(first: float | None, second: float | None) -> float | None:
 def _count(tokens: int | None) -> int:
     if tokens is None or tokens < 0:
         return NONE
-    return tokens if tokens < _MOST else _MOST
+    return min(index(tokens), _MOST)
+
+
+def _cached_calls(result: Mapping[str, Any]) -> int:
+    return min(max(index(result["cached_calls"]), 0), _MOST)
 
 
 def _amount(column: array[Any], rows: Sequence[int]) -> Amount:
