@@ -11,8 +11,8 @@ import pytest
 
 from evaluator import SimulatedBackend, TaskError, TaskStore, parse_output
 from evaluator.batch.definition import read_definition
-from evaluator.batch.rows.json_rows import read_array, read_jsonl
-from evaluator.batch.rows.json_values import json_row
+from evaluator.batch.rows.file_rows import read_array, read_jsonl
+from evaluator.batch.rows.object_rows import json_row
 from evaluator.errors import EvaluatorError
 from evaluator.language.scopes import read_typed
 from evaluator.tools.arguments import parse_arguments

@@ -1,7 +1,5 @@
 """Measures scorers against labels: corrected numbers, and the bias of judges.
 
-Measures scorers against labels, and corrects their numbers by them.
-
 A scorer says something of every result, people of some. The corrected share of passed results is
 that of the labels in each of the scorer's verdicts, weighted by the number of results that have the
 verdict (`statistics.corrected_mean`). It needs labels of results that were drawn at random within a

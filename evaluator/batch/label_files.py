@@ -39,7 +39,7 @@ from evaluator.batch.labels import (
 from evaluator.batch.preferences import pair_digest
 from evaluator.batch.reading import Batch
 from evaluator.batch.records import SampleResult
-from evaluator.batch.rows.json_rows import read_csv
+from evaluator.batch.rows.file_rows import read_csv
 from evaluator.errors import UsageError
 from evaluator.record.journal import now
 from evaluator.record.steps import Scrub

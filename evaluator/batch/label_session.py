@@ -1,6 +1,4 @@
-"""A labeller's session, and the order of its questions.
-
-A labeller's session: the questions, one after the other, and the labels that answer them.
+"""A labeller's session: the questions, one after the other, and the labels that answer them.
 
 Several sessions may label a batch at the same time, also in other processes: before each question a
 session reads the labels that were added. A label is on the disk before the next question is asked.

@@ -20,7 +20,7 @@ from evaluator.batch.identity import Interner
 from evaluator.batch.labels import copy_labels
 from evaluator.batch.permissions import is_own, sign
 from evaluator.batch.reading import Batch, open_batch, summary_of
-from evaluator.batch.rows.json_values import Shard
+from evaluator.batch.rows.object_rows import Shard
 from evaluator.batch.summary import Columns
 from evaluator.errors import RecordError, UsageError
 from evaluator.errors.messages import listed

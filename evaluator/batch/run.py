@@ -36,7 +36,7 @@ from evaluator.batch.progress import Display, Tally
 from evaluator.batch.reading import Results, open_batch, summary_of
 from evaluator.batch.records import COUNTED, Limited
 from evaluator.batch.rows import FewShot, RowsInput, Selection
-from evaluator.batch.rows.json_values import Shard, shard_of
+from evaluator.batch.rows.object_rows import Shard, shard_of
 from evaluator.batch.run_session import run_session
 from evaluator.batch.session import SessionEnd, interrupted_state
 from evaluator.batch.summary import BatchSummary

@@ -20,7 +20,7 @@ from evaluator.batch.options import BatchLimits, BatchOptions, Stop
 from evaluator.batch.pending import MakeWork, find_unrecorded
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.progress import SafeDisplay, Tally
-from evaluator.batch.rows.json_values import shard_of
+from evaluator.batch.rows.object_rows import shard_of
 from evaluator.batch.session import Session, SessionEnd
 from evaluator.batch.steering import Steering, budget_of, pace_of
 from evaluator.batch.summary import Columns

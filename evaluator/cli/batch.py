@@ -128,7 +128,7 @@ def run_batch_command(definition: Path | None, given: dict[str, Any]) -> None:
     """Runs or plans a batch; `given` are the options of `batch`. Raises: Exit."""
     from evaluator.batch import Stop, make_plan
     from evaluator.batch.rows.hf_rows import without_downloads
-    from evaluator.batch.rows.json_values import shard_of
+    from evaluator.batch.rows.object_rows import shard_of
     from evaluator.batch.run import new_folder
     from evaluator.batch.scorers.function_scorer import without_code
     from evaluator.interpreter.evaluator import Evaluator

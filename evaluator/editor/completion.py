@@ -1,6 +1,4 @@
-"""Completion, and the place in a text that is completed.
-
-Completion: elements, attributes and their values, and in expressions the names in scope, their
+"""Completion: elements, attributes and their values, and in expressions the names in scope, their
 fields, filters and tests.
 
 What is at a place in a text that is being typed: a tag, an attribute, an expression, or

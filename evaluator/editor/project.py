@@ -1,6 +1,4 @@
-"""The project that an editor shows, and its open texts.
-
-The project that an editor shows: its templates with the texts that are open, and what `lint`
+"""The project that an editor shows: its templates with the texts that are open, and what `lint`
 finds in them.
 
 Each change of a text is read at once; only what depends on it is checked again.

@@ -1,6 +1,4 @@
-"""The language server over standard input and output.
-
-The language server over standard input and output: requests of an editor, answered from the
+"""The language server over standard input and output: requests of an editor, answered from the
 project.
 
 Texts are synchronised as a whole. Findings are published after each change, those of other files

@@ -1,6 +1,4 @@
-"""The certificate of a search, and how it is shown.
-
-The certificate of a search: what was gained, and the hashes of the records that show it.
+"""The certificate of a search: what was gained, and the hashes of the records that show it.
 
 `content` is a function of the settings, the rows and the recorded answers: a search that was killed
 and resumed has the same. `measured` has what depends on the time. Both are signed with the user's

@@ -16,7 +16,7 @@ from evaluator.batch.identity import digest
 from evaluator.batch.options import BatchOptions
 from evaluator.batch.plan import BatchPlan, make_plan
 from evaluator.batch.rows import RowsInput, Selection
-from evaluator.batch.rows.json_values import Rows
+from evaluator.batch.rows.object_rows import Rows
 from evaluator.batch.rows.row_source import open_origin
 from evaluator.errors import ConfigurationError, RecordError, UsageError
 from evaluator.errors.messages import did_you_mean, listed

@@ -14,7 +14,7 @@ from evaluator.batch import BatchOptions, merge_shards, open_batch
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.identity import seal_line
 from evaluator.batch.rows import RowMapping, Selection, open_rows
-from evaluator.batch.rows.json_values import Shard
+from evaluator.batch.rows.object_rows import Shard
 from evaluator.errors import RecordError, TaskBusy, UsageError
 from evaluator.record.store import TaskStore
 from tests.batch.conftest import ROWS

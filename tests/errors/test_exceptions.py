@@ -13,7 +13,7 @@ import pytest
 import evaluator
 from evaluator import errors
 from evaluator.batch.engines.pool import ClusterLost
-from evaluator.batch.rows.json_values import RowError
+from evaluator.batch.rows.object_rows import RowError
 from evaluator.errors import EvaluatorError
 from evaluator.errors.results import TaskError, TaskFailed
 from evaluator.nodes import Span

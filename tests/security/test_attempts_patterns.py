@@ -12,7 +12,7 @@ import pytest
 
 from evaluator import SimulatedBackend
 from evaluator.batch import BatchResult, Selection, run_batch_sync
-from evaluator.batch.rows.json_values import RowError
+from evaluator.batch.rows.object_rows import RowError
 from evaluator.batch.scorers import text_scorers
 from evaluator.errors import UsageError
 

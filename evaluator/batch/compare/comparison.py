@@ -3,8 +3,6 @@
 The result of comparing two batches: as values, JSON, text and Markdown, and against a minimum
 difference.
 
-Differences between the sides of a comparison besides their answers: metrics, settings, inputs.
-
 The metrics of two batches side by side. They are numbers over all results, so a difference has
 no interval.
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.batch.export.inspect import write_inspect
-from evaluator.batch.export.junit import write_junit, write_markdown
 from evaluator.batch.export.output_path import About, Total
+from evaluator.batch.export.reports import write_junit, write_markdown
 from evaluator.batch.export.result_table import (
     to_pandas,
     to_polars,

@@ -12,7 +12,6 @@ from hashlib import blake2b
 from typing import Annotated, Any
 
 from evaluator.batch.records import Shot
-from evaluator.batch.rows.json_values import RowError
 from evaluator.batch.rows.mapping import (
     Getter,
     Mapper,
@@ -22,6 +21,7 @@ from evaluator.batch.rows.mapping import (
     content_digest,
     getter,
 )
+from evaluator.batch.rows.object_rows import RowError
 from evaluator.batch.rows.row_source import RowsInput, open_origin
 from evaluator.errors import UsageError
 from evaluator.fields import Checked, Count, Expected, Flag, Name

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator import disk
-from evaluator.batch.rows.json_values import RowError, read_objects
+from evaluator.batch.rows.object_rows import RowError, read_objects
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.files.atomic import atomic_file
 from evaluator.files.locations import cache_folder

@@ -17,7 +17,7 @@ from jinja2 import nodes
 from evaluator.batch.identity import Interner
 from evaluator.batch.records import Sample, Shot
 from evaluator.batch.rows.choice_order import shuffle_choices
-from evaluator.batch.rows.json_values import RowError
+from evaluator.batch.rows.object_rows import RowError
 from evaluator.errors import ExpressionError, UsageError
 from evaluator.errors.messages import did_you_mean, listed
 from evaluator.language.analysis import analyse, analyse_expression

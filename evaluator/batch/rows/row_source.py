@@ -23,8 +23,7 @@ from typing import Any, Protocol, TypeAlias, cast
 
 from evaluator import clock
 from evaluator.batch.records import Sample
-from evaluator.batch.rows.hf_rows import is_hub_name, stored_rows
-from evaluator.batch.rows.json_rows import (
+from evaluator.batch.rows.file_rows import (
     check_file,
     count_parquet,
     fingerprint,
@@ -36,7 +35,9 @@ from evaluator.batch.rows.json_rows import (
     read_pandas,
     read_parquet,
 )
-from evaluator.batch.rows.json_values import (
+from evaluator.batch.rows.hf_rows import is_hub_name, stored_rows
+from evaluator.batch.rows.mapping import ChooseShots, Getter, Mapper, RowMapping, expression
+from evaluator.batch.rows.object_rows import (
     Reservoir,
     RowError,
     Rows,
@@ -45,7 +46,6 @@ from evaluator.batch.rows.json_values import (
     read_objects,
     shard_of,
 )
-from evaluator.batch.rows.mapping import ChooseShots, Getter, Mapper, RowMapping, expression
 from evaluator.errors import ExpressionError, UsageError
 from evaluator.errors.messages import listed
 from evaluator.lazy_dataclass import dataclass

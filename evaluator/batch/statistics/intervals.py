@@ -1,6 +1,4 @@
-"""Means and proportions with standard errors and intervals, and the distributions behind them.
-
-Means and proportions with their standard errors and intervals, for independent values and for
+"""Means and proportions with their standard errors and intervals, for independent values and for
 clusters.
 
 Related values (questions about one text, epochs of one sample) are not independent. With clusters

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.batch.export import export
-from evaluator.batch.export.junit import MAX_SHOWN, code
+from evaluator.batch.export.reports import MAX_SHOWN, code
 from tests.batch.export.results import EACH, HOSTILE, hostile, result
 
 

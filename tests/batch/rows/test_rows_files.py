@@ -287,7 +287,7 @@ def test_any_json_is_read_as_it_was_written(
     indent: int | None,
     chunk: int,
 ) -> None:
-    from evaluator.batch.rows import json_rows
+    from evaluator.batch.rows import file_rows
 
     path = tmp_path_factory.mktemp("rows") / "a.json"
     written = [{"row": row} for row in rows]
@@ -297,18 +297,18 @@ def test_any_json_is_read_as_it_was_written(
         errors="replace",
     )
     expected = json.loads(path.read_text(encoding="utf-8"))
-    before, json_rows._CHUNK = json_rows._CHUNK, chunk  # pieces end anywhere
+    before, file_rows._CHUNK = file_rows._CHUNK, chunk  # pieces end anywhere
     try:
-        assert [row for _, row in json_rows.read_array(path)] == expected
+        assert [row for _, row in file_rows.read_array(path)] == expected
     finally:
-        json_rows._CHUNK = before
+        file_rows._CHUNK = before
     lines = path.with_suffix(".jsonl")
     lines.write_text(
         "\n".join(json.dumps(row, ensure_ascii=ascii_only) for row in expected),
         encoding="utf-8",
         errors="replace",
     )
-    assert [row for _, row in json_rows.read_jsonl(lines)] == [
+    assert [row for _, row in file_rows.read_jsonl(lines)] == [
         json.loads(line) for line in lines.read_text(encoding="utf-8").split("\n")
     ]
 
@@ -321,7 +321,7 @@ FIELDS = st.text(st.characters(blacklist_characters="\0", blacklist_categories=[
 def test_any_csv_is_read_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], delimiter: str
 ) -> None:
-    from evaluator.batch.rows.json_rows import read_csv
+    from evaluator.batch.rows.file_rows import read_csv
 
     path = tmp_path_factory.mktemp("rows") / "a.csv"
     with path.open("w", encoding="utf-8", newline="") as file:
@@ -342,7 +342,7 @@ def test_a_broken_array_is_reported_before_the_rest_is_read(tmp_path: Path) -> N
 def test_a_line_that_is_too_long_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evaluator.batch.rows.json_rows.MAX_ROW_BYTES", 1 << 20)
+    monkeypatch.setattr("evaluator.batch.rows.file_rows.MAX_ROW_BYTES", 1 << 20)
     for name, data in (("a.jsonl", b'{"x": "'), ("a.json", b'[{"x": "'), ("a.csv", b"id\n")):
         path = tmp_path / name
         path.write_bytes(data + b"z" * 3_000_000 + b'"}]')

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, cast
 
-from evaluator.batch.rows.json_values import RowError, Rows, read_objects
+from evaluator.batch.rows.object_rows import RowError, Rows, read_objects
 from evaluator.errors.messages import MAX_DIGITS, json_problem, shortened
 from evaluator.files.open_below import hole_problem
 from evaluator.files.project_code import import_extra
