@@ -66,6 +66,7 @@ class QueueSchedule(MachineSchedule):
         self.path = Path(root) / "queue"
         self.added: dict[str, str] = {}
         self.person: list[str] = []
+        self.saved = b""
         self.skipped: set[str] = set()
         self.done: dict[str, str] = {}
         self.ended = Counter[str]()
@@ -197,14 +198,19 @@ class QueueSchedule(MachineSchedule):
         if not self.path.is_dir():
             return
         temporary = f"{file}.edited"
+        self.saved = json.dumps(document, indent=2).encode()
         with disk.create(temporary) as written:
-            written.write(json.dumps(document, indent=2).encode())
+            written.write(self.saved)
             disk.fsync(written.fileno())
         disk.rename(temporary, file)
         disk.sync_folder(self.path)
         self.report.counts[f"edit: {what}"] += 1
         if what != "skip":
             self.person.append(text)
+
+    def _given_up(self) -> set[str]:
+        # An attempt with a damaged record is followed by a new one.
+        return self._recorded() - self._recorded(repair=False)
 
     # -- invariants --------------------------------------------------------------------------------
 
@@ -231,7 +237,7 @@ class QueueSchedule(MachineSchedule):
         if self.world.known_again and not self.was_paused:
             raise Violation(f"recorded and asked for again: {self.world.known_again}")
         file = self.path / "task-queue.json"
-        if file.exists():
+        if file.exists() and file.read_bytes() != self.saved:
             read_document(file.read_bytes(), str(file))
         entries = {entry.id: entry for entry in self._entries()}
         for number, text in self.added.items():
