@@ -25,7 +25,6 @@ from evaluator.errors import (
     CallRejected,
     LimitReached,
     ProviderError,
-    RecordError,
     SessionClosed,
     machine_error,
 )
@@ -458,8 +457,8 @@ async def _attempt(
         await steps.succeed(
             number, response.to_dict(), duration, usage=response.usage.non_zero(), extra=extra
         )
-    except RecordError:
-        # The call was billed even though the record cannot be written.
+    except BaseException:
+        # The call was billed, also if its record cannot be written, or the time is up meanwhile.
         budget.charge(response.usage)
         raise
     return response

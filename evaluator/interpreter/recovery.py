@@ -22,7 +22,12 @@ from evaluator.interpreter.background import BACKGROUND_SAFE
 from evaluator.interpreter.evaluation import EVALUATION_REQUEST
 from evaluator.interpreter.frame import NO_OPTIONS, RunOptions, Services, Shots
 from evaluator.interpreter.requests import recorded_options, recorded_run, recorded_services
-from evaluator.interpreter.runs import record_run, recorded_outcome, recorded_shots
+from evaluator.interpreter.runs import (
+    record_run,
+    recorded_outcome,
+    recorded_shots,
+    reopen_in_thread,
+)
 from evaluator.interpreter.subtasks import SUBTASK
 from evaluator.library import TemplateLibrary
 from evaluator.limits.budget import Budget
@@ -136,7 +141,7 @@ async def reopened(
             "there is no folder of task files to resume from: the evaluator was made with "
             "tasks_dir=None"
         )
-    journal, recording = await asyncio.to_thread(
+    journal, recording = await reopen_in_thread(
         lambda: store.reopen(task_id, allowed=allowed, repair=repair)
     )
     try:

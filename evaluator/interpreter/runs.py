@@ -496,7 +496,7 @@ async def _open_child(
             None, earlier.child(await asyncio.to_thread(store.read, task_id)), scrub=store.redactor
         )
     try:
-        journal, recording = await asyncio.to_thread(
+        journal, recording = await reopen_in_thread(
             lambda: store.reopen(task_id, repair=earlier.repair)
         )
     except TaskNotBegun:
@@ -527,6 +527,25 @@ async def _open_child(
         journal.settle(recording.status)
         return recording
     return StepLog(journal, earlier.child(recording), scrub=store.redactor)
+
+
+async def reopen_in_thread(
+    reopen: Callable[[], tuple[Journal, Recording]],
+) -> tuple[Journal, Recording]:
+    """Calls `TaskStore.reopen` in a thread. After a cancellation the file is released as soon as
+    the thread has opened it.
+    """
+    reopening = asyncio.get_running_loop().run_in_executor(None, reopen)
+    try:
+        return await asyncio.shield(reopening)
+    except asyncio.CancelledError:
+        reopening.add_done_callback(_release)
+        raise
+
+
+def _release(reopening: asyncio.Future[tuple[Journal, Recording]]) -> None:
+    if not reopening.cancelled() and reopening.exception() is None:
+        reopening.result()[0].abandon()
 
 
 def recorded_outcome(recording: Recording) -> Outcome:

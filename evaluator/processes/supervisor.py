@@ -87,10 +87,10 @@ def decode_output(data: bytes, *, is_cut: bool = False) -> str:
 
 
 async def run_to_end(
-    work: Coroutine[Any, Any, _T], on_cancel: Callable[[], None] | None = None
+    work: Coroutine[Any, Any, _T] | asyncio.Future[_T], on_cancel: Callable[[], None] | None = None
 ) -> _T:
     """Waits until `work` has ended, even if this task is cancelled meanwhile; then raises the
-    CancelledError.
+    CancelledError. The end of the event loop cancels a coroutine too, but not a future.
 
     `on_cancel` is called at each cancellation.
     """

@@ -45,8 +45,11 @@ def _disk_threads() -> ThreadPoolExecutor:
 async def _run_in_disk_thread(call: Callable[[*_Args], object], *args: *_Args) -> None:
     """Waits for the thread also after a cancellation: a journal is for one thread at a time."""
     writing = asyncio.get_running_loop().run_in_executor(_disk_threads(), call, *args)
-    await run_to_end(asyncio.wait([writing]))
-    writing.result()
+    try:
+        await run_to_end(writing)
+    except asyncio.CancelledError:
+        writing.exception()  # else asyncio logs it; the journal keeps it
+        raise
 
 
 class StepLog:

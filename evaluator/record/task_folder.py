@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from heapq import merge
@@ -106,7 +107,7 @@ class TaskFolder:
 
     def path_of(self, task_id: int) -> Path:
         """The path of a task's own file. Raises: TaskNotBegun, if there is none, as for a task in a
-        segment; UsageError, for an invalid id.
+        segment; RecordError, if that cannot be seen; UsageError, for an invalid id.
         """
         if type(task_id) is not int or task_id < 0:
             raise UsageError(f"a task id is a whole number, not {task_id!r}")
@@ -114,8 +115,16 @@ class TaskFolder:
         name = f"TASK-{task_id}.md"
         for folder in ("active", "done", "active", "done", FLAT):
             path = os.path.join(self.root, folder, name)
-            if os.path.isfile(path):
-                return Path(path)
+            try:
+                if stat.S_ISREG(os.stat(path).st_mode):
+                    return Path(path)
+            except (FileNotFoundError, NotADirectoryError, ValueError):
+                continue
+            except OSError as error:
+                # A task that was taken for lost would be run, and paid for, again.
+                raise RecordError(
+                    f"{path}: cannot look for the task file: {error.strerror}"
+                ) from error
         raise TaskNotBegun(f"{self.root}: there is no task {task_id}")
 
     def check(self, task_id: int) -> None:

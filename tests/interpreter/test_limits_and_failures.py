@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
@@ -15,6 +16,7 @@ from evaluator import (
     TaskStore,
     Usage,
     UsageError,
+    disk,
 )
 from tests.patience import with_enough_time
 
@@ -518,6 +520,40 @@ def test_the_reasons_in_a_task_file_are_words(make_evaluator, tmp_path, how):
     assert step.end.error == reason
     assert summary is None or recording.summary.reason == summary
     assert "Error" not in file.read_text()
+
+
+def test_a_call_that_was_answered_counts_also_if_the_task_is_cancelled_while_it_is_recorded(
+    make_evaluator, tmp_path, monkeypatch
+):
+    answered, recording, go_on = threading.Event(), threading.Event(), threading.Event()
+
+    def script(request):
+        answered.set()
+        return "answer"
+
+    def slow(fd):
+        if answered.is_set():
+            recording.set()
+            assert go_on.wait(200)
+
+    monkeypatch.setattr(disk, "fdatasync", slow)
+    evaluator = make_evaluator(ASK.format(handler=""), script=script, sync="step")
+
+    async def run():
+        task = asyncio.ensure_future(evaluator.evaluate("ask"))
+        try:
+            assert await asyncio.to_thread(recording.wait, 200)
+            task.cancel()
+            await asyncio.sleep(0)
+        finally:
+            go_on.set()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    asyncio.run(run())
+    read = TaskStore(tmp_path / "tasks").read(1)
+    assert [step.end.usage["turns"] for step in read.steps if step.start.kind == "model"] == [1]
+    assert (read.summary.status, read.summary.usage["turns"]) == ("aborted", 1)
 
 
 def test_a_timeout_of_the_provider_is_an_aborted_attempt_with_its_reason(make_evaluator, tmp_path):

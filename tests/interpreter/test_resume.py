@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from evaluator import (
     UsageError,
     tool,
 )
+from evaluator.record.journal import Journal
 from evaluator.record.redact import Redactor
 from tests.interpreter.crashes import cut, file_of, reading
 
@@ -815,3 +817,39 @@ def test_what_was_paid_for_answers_that_are_not_used_counts_however_often_a_run_
     )
     again = asyncio.run(make_evaluator(xml, script=echoing).resume(1, allow_changed=True)).unwrap()
     assert again.usage.turns == whole.usage.turns + 1
+
+
+def test_a_resumption_that_is_cancelled_while_the_file_is_opened_releases_it(
+    make_evaluator, echoing, tmp_path, monkeypatch
+):
+    evaluator, _ = run(make_evaluator, script=echoing)
+    cut(tmp_path, "steps[2]/turn[1]")
+    opened, go_on, released = threading.Event(), threading.Event(), threading.Event()
+    reopen, abandon = TaskStore.reopen, Journal.abandon
+
+    def slow(store, task_id, **options):
+        found = reopen(store, task_id, **options)
+        opened.set()
+        assert go_on.wait(200)
+        return found
+
+    def watched(journal):
+        abandon(journal)
+        released.set()
+
+    async def resume_twice():
+        with monkeypatch.context() as patch:
+            patch.setattr(TaskStore, "reopen", slow)
+            patch.setattr(Journal, "abandon", watched)
+            first = asyncio.create_task(evaluator.resume(1))
+            try:
+                assert await asyncio.to_thread(opened.wait, 200)
+                first.cancel()
+                await asyncio.wait([first])
+            finally:
+                go_on.set()
+            assert first.cancelled()
+            assert await asyncio.to_thread(released.wait, 200)
+        return await evaluator.resume(1)
+
+    assert asyncio.run(resume_twice()).ok

@@ -146,6 +146,25 @@ def test_a_store_closes_its_descriptors_with_the_function_of_its_time(
     assert descriptors() <= before
 
 
+def test_a_file_that_the_disk_does_not_show_is_not_taken_for_lost(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = TaskStore(root)
+    store.create().close(DONE)
+    stat_of = os.stat
+
+    def failing(path: str | Path, **options: bool) -> os.stat_result:
+        if str(path).endswith("done/TASK-1.md"):
+            raise OSError(errno.EIO, "the disk failed")
+        return stat_of(path, **options)
+
+    monkeypatch.setattr(os, "stat", failing)
+    for read in (store.path_of, store.read, store.check, store.reopen):
+        with pytest.raises(RecordError, match=r"TASK-1\.md: .* the disk failed") as caught:
+            read(1)
+        assert not isinstance(caught.value, TaskNotBegun)
+
+
 @pytest.mark.parametrize("damage", ["missing", "empty", "nonsense", "behind"])
 def test_a_lost_or_damaged_counter_is_recovered_from_the_files(root: Path, damage: str) -> None:
     store = TaskStore(root)
