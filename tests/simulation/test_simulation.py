@@ -14,7 +14,7 @@ from tests.simulation.mutants import MUTANTS, found_after
 from tests.simulation.schedule import plan_of, run
 from tests.simulation.simulated_loop import Hang, SimulatedLoop
 
-SEEDS = 120
+SEEDS = 1000
 BATCH_SEEDS = 10
 MACHINE_SEEDS = 10
 # How many schedules a planted fault may take until it is found.
@@ -27,9 +27,9 @@ def freed_heap():
     gc.unfreeze()
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, 60))
+@pytest.mark.parametrize("first", range(0, SEEDS, 100))
 def test_every_invariant_holds_in_each_schedule(first):
-    reports = [run(plan_of(seed)) for seed in range(first, first + 60)]
+    reports = [run(plan_of(seed)) for seed in range(first, first + 100)]
     assert [f"{report.plan}: {report.violation}" for report in reports if report.violation] == []
     kinds = {kind for report in reports for kind in report.counts}
     assert {"kill", "power", "full", "fails", "completed"} <= kinds
@@ -121,7 +121,7 @@ def test_every_invariant_holds_for_a_batch(first, workload):
 @pytest.mark.parametrize(
     ("workload", "count"),
     [
-        ("generated", 16),
+        ("generated", 100),
         ("decided", 3),
         ("shards", 4),
         ("workers", 8),
