@@ -504,7 +504,7 @@ class TaskStore(TaskFolder):
 
     def _last_id(self, folders: OpenFolders) -> int:
         text = os.pread(folders.counter_fd, 32, 0)
-        is_whole = len(text) == 21 and text[:20].isdigit()
+        is_whole = len(text) == 21 and text[:20].isdigit() and text.endswith(b"\n")
         if is_whole and self._is_counted:
             return int(text)
         # Once in a process: somebody may have copied files into the folders.

@@ -165,7 +165,7 @@ def test_a_file_that_the_disk_does_not_show_is_not_taken_for_lost(
         assert not isinstance(caught.value, TaskNotBegun)
 
 
-@pytest.mark.parametrize("damage", ["missing", "empty", "nonsense", "behind"])
+@pytest.mark.parametrize("damage", ["missing", "empty", "nonsense", "behind", "torn"])
 def test_a_lost_or_damaged_counter_is_recovered_from_the_files(root: Path, damage: str) -> None:
     store = TaskStore(root)
     store.create().abandon()
@@ -175,7 +175,13 @@ def test_a_lost_or_damaged_counter_is_recovered_from_the_files(root: Path, damag
     if damage == "missing":
         counter.unlink()
     else:
-        counter.write_text({"empty": "", "nonsense": "a" * 21, "behind": f"{0:020d}\n"}[damage])
+        content = {
+            "empty": "",
+            "nonsense": "a" * 21,
+            "behind": f"{0:020d}\n",
+            "torn": f"{9:020d}\0",
+        }
+        counter.write_text(content[damage])
     assert TaskStore(root).create().id == 4
 
 

@@ -148,9 +148,12 @@ class TogetherSchedule(WorkersSchedule):
                 control_batch(shard, "continue", wait_s=0.0)
 
         await self.live(95, command)
-        while action == "pause" and self._is_paused(shard):
+        while action == "pause":
+            # Also if the session has not read the command yet.
             await asyncio.sleep(self.random.uniform(1.0, 60.0))
             await self.live(96, go_on)
+            if not self._is_paused(shard):
+                break
 
     def _is_paused(self, shard: Path) -> bool:
         with suppress(EvaluatorError):
