@@ -151,7 +151,8 @@ def test_any_prefix_reads_as_a_prefix_and_zeros_at_the_end_are_ignored(tmp_path:
 
 def test_each_changed_byte_is_seen_and_repair_keeps_the_frames_before(tmp_path: Path) -> None:
     path, data = copy_of(packed(tmp_path / "tasks", 1), tmp_path / "copy")
-    for place in range(0, len(data), 7):
+    # Without its last byte the last frame is torn, which is no damage.
+    for place in range(0, len(data) - 1, 7):
         path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
         reader = TaskStore(tmp_path / "copy")
         (damage,) = reader.damage()
