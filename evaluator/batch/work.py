@@ -52,8 +52,7 @@ from evaluator.record.journal import now
 from evaluator.record.steps import Recording
 
 if TYPE_CHECKING:
-    from evaluator.interpreter.evaluator import Evaluator
-    from evaluator.interpreter.runs import PreparedRequest
+    from evaluator.interpreter.evaluator import Evaluator, PreparedRequest
 
 SAMPLE: ContextVar[str] = ContextVar("SAMPLE", default="")
 """The identity of the sample that this task evaluates."""

@@ -1,5 +1,5 @@
 """The Evaluator: takes a request, a template's name or a node, and returns a TaskResult or a
-TaskError.
+TaskError. A PreparedRequest does so for many rows.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ from evaluator.interpreter.frame import (
     EventCallback,
     OnBegin,
     RunOptions,
+    Services,
     Shots,
 )
 from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished, resume
 from evaluator.interpreter.replay import Replay, replay
 from evaluator.interpreter.requests import prepare_request, prepare_words
-from evaluator.interpreter.runs import Binder, PreparedRequest, check_inputs, plain_shots
+from evaluator.interpreter.runs import Binder, record_run
 from evaluator.interpreter.sync import sync_form
 from evaluator.language.scopes import plain
 from evaluator.nodes import Call, Cond, Function, Node, Task
@@ -49,6 +50,45 @@ if TYPE_CHECKING:
 
 _SHARED_BY_ROWS = ("model", "handler", "model_roles", "ask_model")
 """The options of `Evaluator.evaluate` that are those of `Evaluator.prepare`."""
+
+
+class PreparedRequest:
+    """A request that was found, read or matched, with the options that its rows share."""
+
+    __slots__ = ("_bind", "_domain", "options")
+
+    def __init__(self, services: Services, options: RunOptions, bind: Binder | TaskError) -> None:
+        self.options = options
+        self._bind = bind
+        self._domain = services.new_domain(options.handler)
+
+    async def evaluate(self, inputs: Mapping[str, Any] | None = None, **options: Any) -> Outcome:
+        """The outcome with the inputs of one row; `options` are further ones of
+        `Evaluator.evaluate`.
+
+        Raises: UsageError, for arguments of the wrong Python type.
+        """
+        _check_inputs(inputs)
+        row_options = self.options
+        if options:
+            if options.get("shots"):
+                options["shots"] = _plain_shots(options["shots"])
+            row_options = replace(row_options, **options)
+        epoch = row_options.epoch
+        if type(epoch) is not int or epoch < 1:
+            raise UsageError(f"epoch is {epoch!r}, expected an integer, 1 or more")
+        try:
+            values: dict[str, Any] = plain(inputs or {}, "inputs")
+            if isinstance(self._bind, TaskError):
+                return self._bind
+            run = self._bind(values)
+        except Exception as error:
+            return to_task_error(error)
+        if isinstance(run, TaskError):
+            return run
+        run.options = row_options
+        run.domain = self._domain
+        return await record_run(run)
 
 
 class Evaluator(EvaluatorParts):
@@ -276,11 +316,11 @@ class Evaluator(EvaluatorParts):
         """
         if unfinished not in ON_UNFINISHED:
             raise UsageError(f"unfinished is one of {', '.join(ON_UNFINISHED)}, not {unfinished!r}")
-        check_inputs(inputs)
+        _check_inputs(inputs)
         _check_flag("allow_changed", allow_changed)
         _check_flag("repair", repair)
         _check_flag("trust", trust)
-        callbacks = RunOptions(on_text=on_text, on_event=on_event, shots=plain_shots(shots))
+        callbacks = RunOptions(on_text=on_text, on_event=on_event, shots=_plain_shots(shots))
         try:
             values = cast("dict[str, Any]", plain(dict(inputs or {}), "inputs"))
             return await resume(
@@ -475,3 +515,28 @@ async def _closing(
                 yield outcome
     finally:
         store.close()
+
+
+def _check_inputs(inputs: object) -> None:
+    """Raises: UsageError, if these cannot be the inputs of a request."""
+    if inputs is not None and not isinstance(inputs, Mapping):
+        raise UsageError(f"inputs is {type_of(inputs)}, expected a mapping of names to values")
+
+
+def _is_shot(value: object) -> bool:
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        return False
+    return isinstance(value[0], Mapping)
+
+
+def _plain_shots(shots: Shots) -> Shots:
+    """Few-shot examples as plain data.
+
+    Raises: UsageError, for anything but pairs of inputs and answer.
+    """
+    for shot in shots:
+        if not _is_shot(shot):
+            raise UsageError(f"shots has {shot!r:.60}, expected pairs of inputs and answer")
+    return tuple(
+        (cast("dict[str, Any]", plain(dict(inputs))), str(answer)) for inputs, answer in shots
+    )

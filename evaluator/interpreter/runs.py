@@ -1,5 +1,5 @@
-"""A prepared request, and its recorded runs: the task file of each is begun before anything is
-done, and closed with the outcome. A subtask is a step in the record of the run above it.
+"""A run and its record: the task file is begun before anything is done, and closed with the
+outcome. A subtask is a step in the record of the run above it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from evaluator import clock
 from evaluator.errors import (
@@ -25,7 +25,6 @@ from evaluator.errors import (
     TemplateError,
     UsageError,
 )
-from evaluator.errors.messages import type_of
 from evaluator.errors.results import (
     Outcome,
     Status,
@@ -42,13 +41,11 @@ from evaluator.interpreter.frame import (
     RECORDED_OPTIONS,
     Frame,
     Run,
-    RunOptions,
     Services,
     Shots,
 )
 from evaluator.interpreter.plan import planned_steps
 from evaluator.interpreter.sandboxing import check_sandboxes
-from evaluator.language.scopes import plain
 from evaluator.limits.budget import Budget
 from evaluator.nodes import Atomic, Function
 from evaluator.output.schema import schema_imports
@@ -63,70 +60,6 @@ _MIN_NOTED_WAIT_S = 0.001
 _FIXABLE = (ConfigurationError, TemplateError, ExpressionError, UsageError)
 Binder = Callable[[dict[str, Any]], Run | TaskError]
 """The run of a request with these inputs, or why there is none."""
-
-
-class PreparedRequest:
-    """A request that was found, read or matched, with the options that its rows share."""
-
-    __slots__ = ("_bind", "_domain", "options")
-
-    def __init__(self, services: Services, options: RunOptions, bind: Binder | TaskError) -> None:
-        self.options = options
-        self._bind = bind
-        self._domain = services.new_domain(options.handler)
-
-    async def evaluate(self, inputs: Mapping[str, Any] | None = None, **options: Any) -> Outcome:
-        """The outcome with the inputs of one row; `options` are further ones of
-        `Evaluator.evaluate`.
-
-        Raises: UsageError, for arguments of the wrong Python type.
-        """
-        check_inputs(inputs)
-        row_options = self.options
-        if options:
-            if options.get("shots"):
-                options["shots"] = plain_shots(options["shots"])
-            row_options = replace(row_options, **options)
-        epoch = row_options.epoch
-        if type(epoch) is not int or epoch < 1:
-            raise UsageError(f"epoch is {epoch!r}, expected an integer, 1 or more")
-        try:
-            values: dict[str, Any] = plain(inputs or {}, "inputs")
-            if isinstance(self._bind, TaskError):
-                return self._bind
-            run = self._bind(values)
-        except Exception as error:
-            return to_task_error(error)
-        if isinstance(run, TaskError):
-            return run
-        run.options = row_options
-        run.domain = self._domain
-        return await record_run(run)
-
-
-def check_inputs(inputs: object) -> None:
-    """Raises: UsageError, if these cannot be the inputs of a request."""
-    if inputs is not None and not isinstance(inputs, Mapping):
-        raise UsageError(f"inputs is {type_of(inputs)}, expected a mapping of names to values")
-
-
-def _is_shot(value: object) -> bool:
-    if not isinstance(value, (tuple, list)) or len(value) != 2:
-        return False
-    return isinstance(value[0], Mapping)
-
-
-def plain_shots(shots: Shots) -> Shots:
-    """Few-shot examples as plain data.
-
-    Raises: UsageError, for anything but pairs of inputs and answer.
-    """
-    for shot in shots:
-        if not _is_shot(shot):
-            raise UsageError(f"shots has {shot!r:.60}, expected pairs of inputs and answer")
-    return tuple(
-        (cast("dict[str, Any]", plain(dict(inputs))), str(answer)) for inputs, answer in shots
-    )
 
 
 async def record_run(

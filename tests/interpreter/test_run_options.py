@@ -70,7 +70,7 @@ def test_each_option_of_evaluate_and_of_evaluate_batch_reaches_the_run(
         options.append(run.options)
         return failure("execution_halted", "not run")
 
-    monkeypatch.setattr("evaluator.interpreter.runs.record_run", record_run)
+    monkeypatch.setattr("evaluator.interpreter.evaluator.record_run", record_run)
     evaluator = make_evaluator('<task name="t" type="atomic"><description>t</description></task>')
 
     async def evaluate() -> None:
