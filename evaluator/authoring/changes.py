@@ -1,6 +1,4 @@
-"""Versions of a project, and what changed between two of them.
-
-What changed between two versions of templates: prompts as rendered, bounds, price, tools and
+"""What changed between two versions of templates: prompts as rendered, bounds, price, tools and
 authority.
 
 Versions of a project: folders on disk, and revisions of a git repository, read without running

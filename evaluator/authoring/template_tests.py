@@ -1,6 +1,4 @@
-"""Tests of templates, and what watches templates while they are edited.
-
-Tests of templates, beside them: their examples, the cases of `NAME.tests.toml`, and golden
+"""Tests of templates, beside them: their examples, the cases of `NAME.tests.toml`, and golden
 prompts.
 
     [[cases]]

@@ -1,19 +1,15 @@
 """The forms of labels: what a labeller sees, and the files of other programs.
 
-Labels as Label Studio and Inspect AI store them.
-
 Label Studio's JSON is an array of tasks, or one task a line. A task has the names of a result in
 its `data`; each annotation is a label: its choice the verdict, its number the value, its text the
 note, and the side that it selects the better one of two answers.
 
 In a log of Inspect AI (`.eval`), a label is an edit in the `history` of a score, with its author.
-The score of a judge may be edited there; our labels are in scores of their own, named
-`SCORER (people)` and `preference`.
+The score of a judge may be edited there; our labels are in scores of their own, named `SCORER
+(people)` and `preference`.
 
-What a labeller sees of a result, and how an answer is read.
-
-The sheet has the inputs, the target and the answer of a sample, and the criteria of the scorer that
-is checked: its rubric or its grades. It has neither the verdict nor the model.
+The sheet of a labeller has the inputs, the target and the answer of a sample, and the criteria of
+the scorer that is checked: its rubric or its grades. It has neither the verdict nor the model.
 """
 
 from __future__ import annotations

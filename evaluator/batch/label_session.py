@@ -3,8 +3,6 @@
 Several sessions may label a batch at the same time, also in other processes: before each question a
 session reads the labels that were added. A label is on the disk before the next question is asked.
 
-Which sample a labeller sees next, and how many labels are still needed.
-
 Samples are drawn at random within each verdict of the scorer, so that labels of them correct its
 number without a bias, whatever the scorer's mistakes are. The order within a verdict follows from a
 hash of the result, and is the same for every labeller; the groups of a batch take turns in

@@ -1,6 +1,4 @@
-"""Options of commands, and those with which commands make an Evaluator.
-
-The options with which commands make an Evaluator: each is declared once, and a command names
+"""The options with which commands make an Evaluator: each is declared once, and a command names
 those it has.
 
 Options of commands, made from declared fields (`evaluator.fields`), and help in sections.

@@ -1,13 +1,11 @@
 """Proposals: how a model is asked for edits, and which ones are allowed.
 
-Asks a model for edits: what it sees, and how its answer is read.
+The model sees the template, rows of the train part with what was answered, and the values of
+earlier candidates. Its answer is data: each edit is read as one of the known operations and
+checked, and what is refused is returned once with the reasons.
 
-It sees the template, rows of the train part with what was answered, and the values of earlier
-candidates. Its answer is data: each edit is read as one of the known operations and checked, and
-what is refused is returned once with the reasons.
-
-What a proposed template may be: it passes `lint`, asks for the same inputs and output, reaches
-nothing more, and makes no more calls than the template that it is made from.
+A proposed template passes `lint`, asks for the same inputs and output, reaches nothing more, and
+makes no more calls than the template that it is made from.
 
 The text of a proposal is data. It may use the variables and expressions that the template already
 has, and no others: a call, a filter or a loop of its own would be code of the model that wrote it.

@@ -1,13 +1,11 @@
-"""The search, and the parts of the rows that it uses.
-
-The search: rounds of proposals, races on the selection rows, a decision on the sealed rows.
+"""The search: rounds of proposals, races on the selection rows, a decision on the sealed rows.
 
 A search is a function of its settings, its rows and its evidence: what a template did on each row,
 and what was proposed. Evidence is made once and recorded, so a search that is repeated with the
 records of an earlier one comes to the same end. Resuming and verifying do just that.
 
-Divides rows into three parts: train rows are shown to the proposer, selection rows choose among
-candidates, and sealed rows decide, once.
+The rows are divided into three parts: train rows are shown to the proposer, selection rows choose
+among candidates, and sealed rows decide, once.
 
 The part of a row depends on its cluster alone, not on a seed, on its place or on the other rows. So
 a row that was sealed in one search is sealed in the next, also after rows were added, and rows of

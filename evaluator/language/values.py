@@ -1,16 +1,11 @@
 """Operations on plain values, and the meter that bounds them.
 
-Operations on plain values: conversion to text, fields and indices, iteration, and size.
-
-Nothing here reaches a Python attribute: a dot reads a key of a mapping, or a field of `loop` or of
-a namespace.
-
-The bounds of one rendering, and the meter that counts its use of them.
+The operations are conversion to text, fields and indices, iteration, and size. Nothing here reaches
+a Python attribute: a dot reads a key of a mapping, or a field of `loop` or of a namespace.
 
 Jinja's own sandbox bounds nothing. Here every loop, call, filter and operation that can grow pays
-before it
-works: in steps (one, plus one for each 512 characters), in characters and items allocated, and in
-wall time.
+before it works: in steps (one, plus one for each 512 characters), in characters and items
+allocated, and in wall time.
 """
 
 from __future__ import annotations

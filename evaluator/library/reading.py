@@ -1,6 +1,4 @@
-"""Reads one template file, and shows a finding in it.
-
-Reads one template file: its templates, its findings, and what shows whether it has changed.
+"""Reads one template file: its templates, its findings, and what shows whether it has changed.
 
 Formats a diagnostic for a person: place, message, the offending line with a caret, the hint.
 """

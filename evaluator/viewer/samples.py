@@ -1,17 +1,12 @@
-"""The samples of a page, and histograms of their durations and tokens.
+"""The samples of a page, with the transcripts of their conversations, and histograms of their
+durations and tokens.
 
-The samples of a page, with the transcripts of their conversations.
+If there are more samples, errors come first, then failed, unscored and passed ones, each in their
+order. They are collected in temporary files, not in memory. The transcripts are those of the task
+and of its judges, from the task files of the batch.
 
-The transcripts of a result: the conversations of its task and of its judges, from the task files
-of its batch.
-
-If there are more, errors come first, then failed, unscored and passed ones, each in their order.
-They are collected in temporary files, not in memory.
-
-Histograms of durations and tokens by group, in bins that all groups share.
-
-The bins are of equal width up to the 99th percentile. The last one holds everything above, so that
-a few slow results do not compress all others into one bar.
+The bins of a histogram are of equal width up to the 99th percentile, and all groups share them. The
+last one holds everything above, so that a few slow results do not compress all others into one bar.
 """
 
 from __future__ import annotations

@@ -1,15 +1,8 @@
-"""The result of comparing two batches, also as people's labels correct it.
+"""The result of comparing two batches: as values, JSON, text and Markdown, against a minimum
+difference, and as people's labels correct it.
 
-The result of comparing two batches: as values, JSON, text and Markdown, and against a minimum
-difference.
-
-The metrics of two batches side by side. They are numbers over all results, so a difference has
-no interval.
-
-Finds differences between the sides of a comparison, besides their answers, that may explain
-different scores.
-
-The difference of two batches as people's labels correct it.
+The metrics of the batches stand side by side: they are numbers over all results, so a difference
+has no interval. Other differences between the sides, which may explain different scores, are named.
 """
 
 from __future__ import annotations

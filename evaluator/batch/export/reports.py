@@ -1,19 +1,16 @@
-"""Exports for other readers: JUnit XML and Markdown.
+"""Exports to JUnit XML and to Markdown.
 
-Exports to JUnit XML for GitLab and Jenkins: a testsuite for each template and variant, a
-testcase for each result.
+JUnit XML, for GitLab and Jenkins, has a testsuite for each template and variant, and a testcase for
+each result. A passed result is a testcase, a failed one has a <failure> (each failing scorer's
+score), an error an <error> (its type and message), and an unscored one is <skipped> with the
+reason. An unfinished batch is not green: a suite with pending results, and each suite of an
+unfinished batch, has one more testcase, `complete`, with an <error>. `time` is in seconds. A
+character that XML 1.0 forbids is written as its escape, `\\x1b`. Source: the format's description
+at https://github.com/testmoapp/junitxml.
 
-A passed result is a testcase, a failed one has a <failure> (each failing scorer's score), an error
-an <error> (its type and message), and an unscored one is <skipped> with the reason. An unfinished
-batch is not green: a suite with pending results, and each suite of an unfinished batch, has one
-more testcase, `complete`, with an <error>. `time` is in seconds. A character that XML 1.0 forbids
-is written as its escape, `\\x1b`. Source: the format's description at
-https://github.com/testmoapp/junitxml.
-
-Exports to Markdown: the summary's tables, then the results that failed or have an error.
-
-Texts of the listed results are code spans on one line: nothing in them is markup, a mention, a link
-or the end of a cell. In the summary's tables the markup is escaped.
+Markdown has the summary's tables, then the results that failed or have an error. Texts of the
+listed results are code spans on one line: nothing in them is markup, a mention, a link or the end
+of a cell. In the summary's tables the markup is escaped.
 """
 
 from __future__ import annotations

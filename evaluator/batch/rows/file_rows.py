@@ -1,16 +1,11 @@
-"""Rows from files: JSON, JSON Lines, CSV, TSV and Parquet, and the lines that they are read from.
+"""Rows from files (JSON, JSON Lines, CSV, TSV and Parquet) and from pandas DataFrames; fingerprints
+of files.
 
-Rows from JSON files: one object on each line, or one array of objects. Only standard JSON is
-accepted.
+Only standard JSON is accepted: one object on each line, or one array of objects. Text files are
+UTF-8, optionally compressed with gzip.
 
-Reads lines of UTF-8 text files, optionally compressed with gzip, with their numbers;
-fingerprints of files.
-
-Rows from tables: CSV, TSV, Parquet files and pandas DataFrames.
-
-Rows from CSV and TSV files: a header, then one row in each record; every value is text.
-Fields may be quoted with `"`; a quote inside is doubled, and a quoted field may span lines: RFC
-4180.
+CSV and TSV files have a header, then one row in each record; every value is text. Fields may be
+quoted with `"`; a quote inside is doubled, and a quoted field may span lines: RFC 4180.
 """
 
 from __future__ import annotations

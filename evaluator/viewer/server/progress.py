@@ -1,12 +1,9 @@
-"""The progress of a batch, and the commands to its running session.
-
-The progress of a batch: its counts and state, its running session, and how often a page asks.
+"""The progress of a batch: its counts and state, its running session, and how often a page asks.
 
 A session is shown as its process writes it: calls by model, what is held and why, and the budget.
 The file may be somebody else's: every value is checked, and what does not fit is left out.
 
-Commands to a running batch, as `evaluator batch pause` and the others send them, with their
-states.
+Commands to a running batch, as `evaluator batch pause` and the others send them, with their states.
 
 A command goes through the log in the batch's folder, see `evaluator.batch.control`.
 """
