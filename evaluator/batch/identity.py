@@ -145,12 +145,12 @@ def changed_settings(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
 
 
 def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
     if isinstance(value, Mapping):
         return {str(name): _plain(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
-    if value is None or isinstance(value, (str, int, float, bool)):
-        return value
     return repr(value)
 
 
