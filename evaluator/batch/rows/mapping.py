@@ -301,7 +301,9 @@ class Mapper:
     def _inputs_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
         if self._takes_all:
             return {name: value for name, value in row.items() if name not in self._not_inputs}
-        inputs = {name: get(row) for name, get in self._inputs.items()}
+        inputs: dict[str, Any] = {}
+        for name, get in self._inputs.items():
+            inputs[name] = get(row)
         for name in self._by_name:
             if name in row:
                 inputs[name] = row[name]

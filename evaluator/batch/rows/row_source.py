@@ -42,7 +42,6 @@ from evaluator.batch.rows.object_rows import (
     RowError,
     Rows,
     Selection,
-    read_object,
     read_objects,
     shard_of,
 )
@@ -514,5 +513,6 @@ async def _read_async(source: AsyncIterable[Any], kind: str) -> AsyncRows:
             # Its resources are freed when reading stops, not by the garbage collector.
             await stack.enter_async_context(aclosing(cast("AsyncGenerator[Any]", rows)))
         async for row in rows:
-            yield None, read_object(row, kind, place=place)
+            for found in read_objects([row], kind, place):
+                yield found
             place += 1
