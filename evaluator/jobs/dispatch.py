@@ -234,8 +234,10 @@ class Dispatcher:
             tell = ", or --unfinished tell, which lets the model know"
         else:
             tell = ""
+        store = self._evaluator.services.store
+        option = "" if store is None else store.option
         action = (
-            f"1. Find out whether it took effect: evaluator tasks show {outcome.task_id}\n"
+            f"1. Find out whether it took effect: evaluator tasks show {outcome.task_id}{option}\n"
             f"2. Run: evaluator queue retry {entry_id}, then: evaluator queue work --unfinished "
             f"repeat{tell}; "
             "guidance for the retry begins a new attempt"
