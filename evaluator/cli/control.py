@@ -53,7 +53,7 @@ def _lines_of(status: BatchStatus) -> list[str]:
         reason = f" ({status.reason})"
     else:
         reason = ""
-    lines = [f"{status.name}: {status.state}{reason}, {status.done:,} of {total} samples"]
+    lines = [f"{status.name}: {status.state}{reason}, {status.done:,} of {total} results"]
     if status.verdicts:
         lines.append(", ".join(f"{count:,} {name}" for name, count in status.verdicts.items()))
     progress = status.progress
