@@ -154,7 +154,7 @@ def list_(status: Any, limit: int | None, folder: Path | None, as_json: bool) ->
             print_json_text(found.list_json(status, limit=limit))
             _warn_of_stuck(found.stuck())
             return
-        entries = found.summaries(status, limit=limit)
+        entries = found.list(status, limit=limit)
         stuck = found.stuck()
     if not entries:
         echo("The queue has no such entry." if status else "The queue is empty.")

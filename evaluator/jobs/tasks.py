@@ -236,10 +236,7 @@ def _continuation(task: BackgroundTask) -> str:
     if task.status == "completed" or task.task_file is None or task.session is not None:
         return ""
     number = task.task_file.removeprefix("TASK-")
-    if task.type == "t":
-        command = "chat --resume"
-    else:
-        command = "tasks resume"
+    command = "chat --resume" if task.type == "t" else "tasks resume"
     return f"Continue it with: evaluator {command} {number}{_tasks_option(task)}"
 
 
