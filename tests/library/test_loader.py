@@ -481,7 +481,7 @@ def test_unchanged_files_are_not_read_again(tmp_path, monkeypatch):
     monkeypatch.setattr(
         loader,
         "read_entry",
-        lambda root, found: read.append(found.relative) or reading.read_entry(root, found),
+        lambda root, found, *edited: read.append(found.relative) or reading.read_entry(root, found),
     )
     library.reload()
     assert read == ["b.xml"]
