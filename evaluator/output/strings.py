@@ -75,7 +75,7 @@ class Lookahead:
             if char in "}])｝］":
                 closed = self.closed_by(char, level)
                 at += 1
-                if not closed and not tokens.LINE_END.match(text, at):
+                if not closed and not tokens.TEXT_END.match(text, at):
                     return False
                 level -= closed or 1
                 if char == ")" and not level:

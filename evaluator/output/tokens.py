@@ -77,8 +77,10 @@ _OPEN = rf"[^{OPENING}\n]{{1,200}},[ ]*+{QUOTE}"
 _PREFIX = "[bBrRuU]?"
 """The prefix of a string in Python."""
 
+# What may follow a value.
+
 GAP = Pattern(_GAP)
-# What may follow a comma. Inside a pair of unescaped quotes a quote counts only if the text that it
+# Behind a comma. Inside a pair of unescaped quotes a quote counts only if the text that it
 # opens ends well.
 _BARE_MEMBER = (
     rf":?{WORD}{QUOTE}?{WS}{{0,64}}+(?:{COLON}|=)"
@@ -126,7 +128,8 @@ BLANK_LINE = Pattern(r"[ \t]*+\r?\n[ \t]*+\r?\n")
 NEXT_LINE_ITEM = Pattern(rf"[ \t]*+\r?\n{WS}*+{MARK}")
 NEXT_LINE = Pattern(rf"[ \t]*+\r?\n{WS}*+(?:{WORD}{WS}{{0,64}}+{COLON}|\.\.\.|…)")
 BROKEN_LINE = Pattern(BROKEN)
-LINE_END = Pattern(r"[\s)\];,.`]*+(?:\n|\Z|```)")
+# Only marks that may end an answer follow.
+TEXT_END = Pattern(r"[\s)\];,.`]*+\Z")
 # A quote directly behind a block: the block was inside a string, unless the rest of the line only
 # ends a call.
 NOT_AFTER_BLOCK = Pattern(
@@ -137,8 +140,10 @@ NOT_AFTER_BLOCK = Pattern(
 STILL_INSIDE = Pattern(
     rf"[^{{\[\"]{{0,1000}}+\"{WS}*+(?:[{COMMAS}]{WS}*+{QUOTED}{WS}*+{COLON}|[}}\]])"
 )
+# What may follow a key.
+
 KEY_END = Pattern(rf"{_GAP}(?:{COLON}|=)")
-# A value behind a key without a colon: what begins without a blank has to be whole.
+# A value after a key without a colon: what begins without a blank has to be whole.
 _WHOLE = rf"(?:{QUOTED}|-?\d[\d.]*+(?:[eE][+-]?\d++)?+|(?i:{LITERAL})){WS}*+(?:[{COMMAS}}}]|\Z)"
 STOP_COLON = rf"{WS}*+[{SEMICOLONS}](?={WS}*+(?!{QUOTED}{WS}*+[{COLON[1:-1]}=]){VALUE})"
 """A semicolon in place of a colon: a value follows, not a key."""
@@ -147,6 +152,7 @@ WEAK_KEY_END = Pattern(
     rf"{_GAP}(?:[{COMMAS}}}\]]|\Z)|{WS}++{VALUE}|{STOP_COLON}"
     rf"|\{{|\[|{_WHOLE}|{QUOTE}(?:[^{OPENING}\\\n]|\\.){{200}}"
 )
+# The next key or item behind a string that has no closing quote.
 OPENS_MEMBER = Pattern(
     rf"{QUOTE}[^{OPENING}\\\n:]{{1,64}}+{QUOTE}{WS}*+{COLON}{WS}*+(?:{VALUE}|\Z)"
 )
@@ -165,6 +171,9 @@ REASONING_WORDS = (
     r"|chain_of_thought|cot)"
 )
 CLOSING_TAG = rf"</{REASONING_WORDS}\s{{0,8}}>"
+
+# Tokens as JSON writes them, and runs of them.
+
 _PLAIN_WS = r"[ \t\r\n]*+"
 KEY = Pattern(rf'{_PLAIN_WS}"([^"\\\x00-\x1f]*+)"{_PLAIN_WS}:')
 _SCALAR = (
@@ -193,6 +202,9 @@ RUN = Pattern(
 )
 SPACE = Pattern(rf"{WS}*+")
 ANY_COMMENT = Pattern(r"//[^\n]*+|/\*[\s\S]*?(?:\*/|\Z)|#[^\n]*+|<!--[\s\S]*?(?:-->|\Z)")
+
+# Keys.
+
 _SEPARATOR = rf"(?::=|=>|->|{COLON}|=(?!=))"
 BARE_KEY = Pattern(rf":?({WORD})({QUOTE}?){WS}*+{_SEPARATOR}")
 WORDS_KEY = Pattern(rf"({WORD}(?:[ ]{WORD}){{1,5}})({QUOTE}?){WS}*+{COLON}(?={WS}*+{VALUE})")
@@ -203,6 +215,9 @@ ANY_COLON = Pattern(rf":=|=>|->|{COLON}(?:{WS}*+[:=])?|=|{STOP_COLON}")
 KEY_IN_ARRAY = Pattern(rf"({QUOTED}){WS}*+{COLON}")
 # A container with quotes that are not those of JSON, which only this reader can judge.
 CONTAINER = Pattern(rf"(?:[\[{{]{WS}*+){{1,8}}+(?!\"){QUOTED}{WS}*+(?:{COLON}|[,=\]])")
+
+# Values and what stands before, between or behind them.
+
 ANY_MARK = Pattern(MARK)
 COLOR = Pattern(rf"{WS}*+(#[0-9a-fA-F]{{3,8}})(?=[ \t]*+[,}}\]])")
 SET = Pattern(
@@ -215,6 +230,9 @@ JOIN = Pattern(rf"{WS}*+\+{WS}*+(?={QUOTE})")
 JOIN_LINES = Pattern(rf"{JOIN.pattern}|{BROKEN}")
 JOIN_NEXT = Pattern(rf"{JOIN.pattern}|{WS}*+(?={QUOTE})")
 STOP = Pattern(rf"\.{WS}++(?={QUOTED}{WS}*+:)")
+
+# Values without quotes.
+
 _TOKEN = rf"([+-]?\d[\w.]{{0,400}}+|(?i:{LITERAL}))"
 MEMBER_TOKEN = Pattern(
     rf"{_TOKEN}(?=[ \t]*+(?:{COMMENT}|[{WIDE_MARKS}])|(?:{WS}*+{QUOTED}|{WS}++{WORD}){WS}*+{COLON})"
@@ -250,6 +268,7 @@ LINES = Pattern(
     r"{1,200}+[ \t]*+\]"
 )
 RADIX = Pattern(r"[+-]?0(?:[xX][0-9a-fA-F]{1,64}|[bB][01]{1,64}|[oO][0-7]{1,64})")
+JSON_NUMBER = Pattern(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", "a")
 WIDE = str.maketrans(WIDE_MARKS, "}],;,,;,,")
 BLANKS = " \t\r\n\f\v\u00a0\u200b\u202f\u3000\ufeff"
 REMARK = Pattern(r"[ \t]*+\([^()\n]{0,200}+\)(?=\s*+\Z)")
@@ -280,6 +299,7 @@ LITERALS: dict[str, tuple[Any, str]] = {
 }
 
 # Strings: what stands at their ends and inside them.
+
 TRIPLE_QUOTES = Pattern(r'"""|\'\'\'')
 NOT_TRIPLE = Pattern(rf"[ ]?(?:[}}\]]\s*+(?:[,}}\]]|\Z)|,{WS}*+{QUOTED}{WS}*+[:,\]])")
 # A key with a quote of another kind at its end, one without the closing quote, and one with quotes
@@ -308,7 +328,6 @@ CONTROL = Pattern(r"[\x00-\x1f]")
 ESCAPE = Pattern(r"\\[\s\S]")
 LONE_BACKSLASH = Pattern(r"(?<!\\)(?:\\\\)*+\\\Z")
 PARTIAL_ESCAPE = Pattern(r"\\u[0-9a-fA-F]{0,3}\Z|\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
-JSON_NUMBER = Pattern(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", "a")
 
 
 def read_token(written: str) -> tuple[Any, str] | None:
