@@ -56,7 +56,16 @@ def _make(
         slots=slots,
         **options,
     )
+    annotations: dict[str, Any] = vars(cls).get("__annotations__", {})
+    is_plain = not any(word in str(annotations) for word in ("ClassVar", "InitVar", "KW_ONLY"))
+    if annotations and is_plain:
+        # The decorator would parse each annotation three times, to find these words.
+        cls.__annotations__ = dict.fromkeys(annotations, object)
     made: Any = standard(cls)
+    if annotations and is_plain:
+        made.__annotations__ = annotations
+        for name, annotation in annotations.items():
+            made.__dataclass_fields__[name].type = annotation
     params = made.__dataclass_params__
     params.init = params.repr = True
     params.eq = eq
@@ -77,8 +86,8 @@ def _make(
     if frozen and slots:
         names = [field.name for field in fields]
         methods["__getstate__"], methods["__setstate__"] = _state(names)
-        is_plain = all(field.init and not field.kw_only for field in fields)
-        if is_plain and not hasattr(made, "__post_init__"):
+        is_simple = all(field.init and not field.kw_only for field in fields)
+        if is_simple and not hasattr(made, "__post_init__"):
             methods["__reduce_ex__"] = _reduction(made, _values(names))
     for name, method in methods.items():
         if name not in own:

@@ -33,7 +33,6 @@ from evaluator.batch.records import (
     verdict_of,
 )
 from evaluator.batch.scorers import Scorer, ScorerInput, run_scores, score_names
-from evaluator.batch.scorers.contract import GivenBack
 from evaluator.errors import CallParked, CallRejected, MachineError, RecordError, UsageError
 from evaluator.errors.results import (
     Outcome,
@@ -178,8 +177,6 @@ class Worker:
         """The result of `work`. It stays pending if the batch's budget ended before the answer, if
         a call of it or of its judges was rejected, or if this machine could not do it (see
         `errors.machine`).
-
-        Raises: GivenBack, if another process is to score the answer.
         """
         sample = work.sample
         cell = work.cell
@@ -266,10 +263,7 @@ class Worker:
     async def _scores(
         self, work: WorkItem, answer: TaskResult, outcome: Outcome
     ) -> dict[str, Score] | WorkResult:
-        """The scores of an answer by name, except those that it keeps; or why it stays pending.
-
-        Raises: GivenBack, with the tasks that are done.
-        """
+        """The scores of an answer by name, except those that it keeps; or why it stays pending."""
         scores: dict[str, Score] = {}
         has_error = False
         rejected: list[TaskError] = []
@@ -284,13 +278,6 @@ class Worker:
                 found = await run_scores(scorer, scored)
             except MachineError as error:
                 return WorkResult(work, None, pending=f"scorer {scorer.name!r}: {error}")
-            except GivenBack as given_back:
-                if outcome.task_id is None:
-                    own = {}
-                else:
-                    own = {work.identity.value: outcome.task_id}
-                given_back.tasks = {**own, **judged}
-                raise
             at = now()
             for name, score in found.items():
                 has_error = has_error or bool(score.error)

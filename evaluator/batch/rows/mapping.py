@@ -12,8 +12,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from jinja2 import nodes
-
 from evaluator.batch.identity import Interner
 from evaluator.batch.records import Sample, Shot
 from evaluator.batch.rows.choice_order import shuffle_choices
@@ -23,7 +21,7 @@ from evaluator.errors.messages import did_you_mean, listed
 from evaluator.language.analysis import analyse, analyse_expression
 from evaluator.language.sandbox import evaluate_expression_sync, render_sync
 from evaluator.language.scopes import Scope, describe
-from evaluator.language.syntax import has_markup, parse_text
+from evaluator.language.syntax import has_markup
 from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Expression, Span, Text
 
@@ -390,6 +388,10 @@ def _value_of(text: Text) -> Getter:
 
 
 def _is_one_placeholder(text: str) -> bool:
+    from jinja2 import nodes
+
+    from evaluator.language.parsing import parse_text
+
     body = parse_text(text).body
     if len(body) == 1 and isinstance(body[0], nodes.Output):
         parts = body[0].nodes

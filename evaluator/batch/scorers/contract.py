@@ -126,8 +126,8 @@ async def run_scorer(scorer: Scorer, scored: ScorerInput) -> Score:
     So do SystemExit, exceptions that end a test (`pytest.fail`), and the cancellation of something
     it waits for. An answer is cut after 500 characters.
 
-    Raises: only KeyboardInterrupt, MachineError, GivenBack, and asyncio.CancelledError where the
-    calling task is cancelled.
+    Raises: only KeyboardInterrupt, MachineError, and asyncio.CancelledError where the calling task
+    is cancelled.
     """
     return _checked(scorer, await _called(scorer, scored))
 
@@ -198,7 +198,7 @@ async def _called(scorer: Scorer, scored: ScorerInput) -> Any:
         return await scorer.score(
             scored if isinstance(scorer, LeavesInputUnchanged) else scored.copy()
         )
-    except (KeyboardInterrupt, GeneratorExit, GivenBack):
+    except (KeyboardInterrupt, GeneratorExit):
         raise
     except asyncio.CancelledError:
         task = asyncio.current_task()
@@ -280,31 +280,16 @@ def graded_score(value: float, pass_at: float, **fields: Any) -> Score:
     return Score(float(value), bool(value >= pass_at), **fields)
 
 
-class GivenBack(BaseException):
-    """The computation has not started and is to be done in another process, which has nothing to
-    do.
-
-    `tasks`: the completed tasks of the sample and of its judges, by label.
-    """
-
-    def __init__(self) -> None:
-        super().__init__("given back")
-        self.tasks: dict[str, int] = {}
-
-
 class ComputeQueue:
     """Calls functions in a thread, one after the other, in the order in which they arrive."""
 
     def __init__(self) -> None:
         self._is_busy = False
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._wanted = 0
 
     async def call(self, function: Callable[[], Any]) -> Any:
         """The result of `function`; raises whatever it raises. When cancelled, a function that runs
         already continues and its result is discarded.
-
-        Raises: GivenBack, see `give_back`.
         """
         if self._is_busy:
             await self._turn()
@@ -318,9 +303,6 @@ class ComputeQueue:
         return value
 
     async def _turn(self) -> None:
-        if self._wanted:
-            self._wanted -= 1
-            raise GivenBack
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
@@ -336,15 +318,6 @@ class ComputeQueue:
         self._is_busy = bool(self._waiting)
         if self._waiting:
             self._waiting.popleft().set_result(None)
-
-    def give_back(self, number: int) -> None:
-        """Raises GivenBack in the newest calls that wait for their turn, and, if there are fewer
-        than `number`, in the next ones that would have to wait.
-        """
-        waiting = min(number, len(self._waiting))
-        self._wanted = number - waiting
-        for _ in range(waiting):
-            self._waiting.pop().set_exception(GivenBack())
 
 
 def _outcome(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
