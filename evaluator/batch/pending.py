@@ -95,13 +95,15 @@ class PendingWork:
     def _work_of(self, sample: Sample) -> list[WorkItem]:
         counts = self.counts
         counts.rows += 1
-        inputs_part = digest(sample.inputs)
         scored_by = self._scored_by(sample)
+        # Otherwise the process that evaluates computes it.
+        is_shared = self.epochs * len(self.cells) > 1
+        inputs_part = digest(sample.inputs) if is_shared else ""
         left: list[WorkItem] = []
         for epoch in range(1, self.epochs + 1):
             for cell, variant in self.cells:
                 counts.samples += 1
-                identity = cell.identity(sample, epoch, inputs_part)
+                identity = Identity.of(cell, sample, epoch, inputs_part)
                 if self.earlier:
                     entry = self.earlier.pop(identity.key, None)
                 else:
