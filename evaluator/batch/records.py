@@ -105,6 +105,21 @@ class Score:
     version: str = field(default="", compare=False)
     at: str = field(default="", compare=False)
 
+    def judged(self, version: str, at: str) -> Score:
+        """This score with its origin."""
+        return Score(
+            self.value,
+            self.passed,
+            answer=self.answer,
+            explanation=self.explanation,
+            error=self.error,
+            metadata=self.metadata,
+            usage=self.usage,
+            decides=self.decides,
+            version=version,
+            at=at,
+        )
+
     def to_dict(self) -> dict[str, Any]:
         data: dict[str, Any] = {"value": self.value, "passed": self.passed}
         for name, value in (

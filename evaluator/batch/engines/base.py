@@ -127,7 +127,8 @@ class ConcurrentRun:
 
         async def feed() -> None:
             while True:
-                await self._until(lambda: self.in_flight < self._concurrency)
+                while self.in_flight >= self._concurrency:
+                    await self._change()
                 work = await next_work()
                 if work is None:
                     return
@@ -151,7 +152,8 @@ class ConcurrentRun:
         feeding = asyncio.ensure_future(feed())
         try:
             await feeding
-            await self._until(lambda: not running or bool(failures))
+            while running and not failures:
+                await self._change()
         except asyncio.CancelledError:
             if not failures:
                 raise
@@ -160,11 +162,10 @@ class ConcurrentRun:
         if failures:
             raise failures[0]
 
-    async def _until(self, holds: Callable[[], bool]) -> None:
-        """Returns when `holds` does, which is asked after the end of each work."""
-        while not holds():
-            self._has_room.clear()
-            await self._has_room.wait()
+    async def _change(self) -> None:
+        """Returns when a work has ended, or the concurrency has changed."""
+        self._has_room.clear()
+        await self._has_room.wait()
 
 
 class LocalEngine:
@@ -226,25 +227,9 @@ def crash_result(job: Job) -> SampleResult:
 
 def unanswered_result(work: WorkItem, failure: Failure, number: int | None = None) -> SampleResult:
     """The error of a sample that no Worker has answered; `number` is its unfinished task's."""
-    sample = work.sample
-    cell = work.cell
-    return SampleResult(
-        identity=work.identity.value,
-        sample_id=sample.id,
-        place=sample.place,
-        epoch=work.epoch,
-        template=cell.template,
-        variant=cell.variant,
-        inputs=sample.inputs,
-        target=sample.target,
-        metadata=sample.metadata,
-        parts=work.identity.parts,
-        scored_by=work.scored_by,
-        verdict=Verdict.ERROR,
-        failure=failure,
-        started=now(),
-        task_id=number,
-        task_file=None if number is None else f"tasks/active/TASK-{number}.md",
+    task_file = None if number is None else f"tasks/active/TASK-{number}.md"
+    return work.result(
+        Verdict.ERROR, failure=failure, started=now(), task_id=number, task_file=task_file
     )
 
 
