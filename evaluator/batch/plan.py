@@ -187,27 +187,7 @@ def make_plan(
     reducers = _reducers_of(
         options, thresholds, scorers=scorers, parts=parts, metrics=metrics, cells=cells
     )
-    declared, required = inputs_of(evaluator, names)
-    mapping = _mapping_of(options)
-    shots = None
-    if is_answered:
-        required = []
-    elif options.fewshot is not None:
-        declared, required = (
-            [name for name in names if name != FEWSHOT] for names in (declared, required)
-        )
-        check = _check_of_shots(evaluator, names)
-        shots = read_shots(
-            options.fewshot, mapping, declared=declared, required=required, check=check
-        )
-    source = open_rows(
-        rows,
-        mapping,
-        selection=options.select,
-        declared=declared,
-        required=required,
-        choose_shots=None if shots is None else shots.choose,
-    )
+    source, shots = _open_rows(evaluator, names, rows, options=options)
     reads = {
         f"metric {metric.name}": metric.reads for metric in metrics if isinstance(metric, Average)
     }
@@ -245,6 +225,33 @@ def make_plan(
         warnings=tuple(warnings),
         deciding=deciding,
     )
+
+
+def _open_rows(
+    evaluator: Evaluator, templates: Sequence[str], rows: RowsInput, options: BatchOptions
+) -> tuple[RowSource, ShotPool | None]:
+    """The rows and the few-shot examples of a batch. Raises: UsageError, if they cannot be used."""
+    declared, required = inputs_of(evaluator, templates)
+    mapping = _mapping_of(options)
+    shots = None
+    if options.answers is not None:
+        required = []
+    elif options.fewshot is not None:
+        declared = [name for name in declared if name != FEWSHOT]
+        required = [name for name in required if name != FEWSHOT]
+        check = _check_of_shots(evaluator, templates)
+        shots = read_shots(
+            options.fewshot, mapping, declared=declared, required=required, check=check
+        )
+    source = open_rows(
+        rows,
+        mapping,
+        selection=options.select,
+        declared=declared,
+        required=required,
+        choose_shots=None if shots is None else shots.choose,
+    )
+    return source, shots
 
 
 def _check_provider_batch(

@@ -298,7 +298,7 @@ class SampleResult:
     def to_dict(self) -> dict[str, Any]:
         """A JSON object. Its first five members are short: an index reads only those."""
         data: dict[str, Any] = {
-            "key": self.key,
+            "key": key_of(self.sample_id, self.epoch, template=self.template, variant=self.variant),
             "identity": self.identity,
             "scored_by": self.scored_by,
             "verdict": None,

@@ -102,13 +102,14 @@ class ConcurrentRun:
 
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency
-        self._has_room = asyncio.Event()
+        # A work has ended, or the concurrency is another one.
+        self._has_changed = asyncio.Event()
         self.in_flight = 0
 
     def resize(self, concurrency: int) -> None:
         """Sets another concurrency."""
         self._concurrency = concurrency
-        self._has_room.set()
+        self._has_changed.set()
 
     async def run(
         self,
@@ -128,7 +129,8 @@ class ConcurrentRun:
         async def feed() -> None:
             while True:
                 while self.in_flight >= self._concurrency:
-                    await self._change()
+                    self._has_changed.clear()
+                    await self._has_changed.wait()
                 work = await next_work()
                 if work is None:
                     return
@@ -140,7 +142,7 @@ class ConcurrentRun:
         def end(future: asyncio.Future[WorkResult]) -> None:
             running.discard(future)
             self.in_flight -= 1
-            self._has_room.set()
+            self._has_changed.set()
             if future.cancelled():
                 return
             try:
@@ -153,7 +155,8 @@ class ConcurrentRun:
         try:
             await feeding
             while running and not failures:
-                await self._change()
+                self._has_changed.clear()
+                await self._has_changed.wait()
         except asyncio.CancelledError:
             if not failures:
                 raise
@@ -161,11 +164,6 @@ class ConcurrentRun:
             await cancel_all([feeding, *running])
         if failures:
             raise failures[0]
-
-    async def _change(self) -> None:
-        """Returns when a work has ended, or the concurrency has changed."""
-        self._has_room.clear()
-        await self._has_room.wait()
 
 
 class LocalEngine:

@@ -20,6 +20,7 @@ from operator import mul
 from typing import Any, ClassVar, Literal
 from unicodedata import category, normalize
 
+from evaluator import patterns
 from evaluator.batch.records import Score
 from evaluator.batch.scorers.benchmark_scorers import squad_normal
 from evaluator.batch.scorers.builtin_scorer import ResultScorer, TargetScorer, shown, targets
@@ -30,7 +31,6 @@ from evaluator.fields import Share
 from evaluator.files.project_code import import_extra
 from evaluator.lazy_dataclass import dataclass
 from evaluator.memory.embedding import Embedder, embed
-from evaluator.output import patterns
 
 _CORRECT = Score(1.0, True)
 
