@@ -98,7 +98,7 @@ def test_a_template_that_another_calls_is_part_of_it(make_evaluator, tmp_path) -
 
     def part(quiz: str) -> str:
         evaluator: Evaluator = make_evaluator(calling + quiz)
-        ((cell, _),) = make_cells(evaluator, ["outer"], make_variants([], []))
+        (((cell, _),), _) = make_cells(evaluator, ["outer"], make_variants([], []))
         return cell.template_part
 
     assert part(QUIZ) == part(QUIZ) != part(QUIZ.replace("word", "phrase"))
