@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from evaluator import Evaluator, HandlerConfig
 from evaluator.batch.cells import make_cells, make_variants
-from evaluator.batch.identity import Cell, changed_parts, digest, handler_settings, key_of
+from evaluator.batch.identity import Cell, Identity, changed_parts, digest, handler_settings, key_of
 from evaluator.batch.records import Sample
 from evaluator.errors import UsageError
 from tests.batch.conftest import QUIZ
@@ -23,7 +23,7 @@ JSON = st.recursive(
 
 
 def identity(sample: Sample = SAMPLE, epoch: int = 1, cell: Cell = CELL):
-    return cell.identity(sample, epoch, digest(sample.inputs))
+    return Identity.of(cell, sample, epoch)
 
 
 @settings(max_examples=30)

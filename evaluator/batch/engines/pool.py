@@ -192,7 +192,9 @@ class Pool:
         starts. Its exception is ClusterLost, if no process is left to do it, or what a Worker
         raises.
         """
-        unrecorded = self._unrecorded.pop(work.identity.value, {})
+        unrecorded: dict[str, int] = {}
+        if self._unrecorded:
+            unrecorded = self._unrecorded.pop(work.identity.value, unrecorded)
         if work.resumes is not None:
             unrecorded.setdefault(work.identity.value, work.resumes)
         job = Job(
