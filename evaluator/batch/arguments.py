@@ -40,7 +40,10 @@ class Arguments:
 
         Raises: UsageError, for a string that is not a value of the type.
         """
-        found = {name: inputs[name] for name in self._names if name in inputs}
+        found: dict[str, Any] = {}
+        for name in self._names:
+            if name in inputs:
+                found[name] = inputs[name]
         for name, kind in self._types.items():
             value = found.get(name)
             if isinstance(value, str):

@@ -309,7 +309,10 @@ class SampleResult:
         data["inputs"] = dict(self.inputs)
         data["metadata"] = dict(self.metadata)
         data["parts"] = dict(self.parts)
-        data["scores"] = {name: score.to_dict() for name, score in self.scores.items()}
+        scores: dict[str, Any] = {}
+        for name, score in self.scores.items():
+            scores[name] = score.to_dict()
+        data["scores"] = scores
         if self.failure is None:
             data["failure"] = None
         else:

@@ -18,6 +18,7 @@ from contextlib import aclosing
 from dataclasses import field
 from functools import partial
 from itertools import count
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from evaluator import clock
@@ -477,7 +478,7 @@ class Session:
         results = [*self._lines, *encode_results(self._made, scrub)]
         self._made = []
         self._lines = []
-        self.folder.append_lines(b"".join([line for line, _ in results]))
+        self.folder.append_lines(b"".join(map(itemgetter(0), results)))
         for _, result in results:
             self.tally.add(result)
         if self.columns is not None:

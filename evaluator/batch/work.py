@@ -52,6 +52,7 @@ from evaluator.record.steps import Recording
 
 if TYPE_CHECKING:
     from evaluator.interpreter.evaluator import Evaluator, PreparedRequest
+    from evaluator.library import TemplateLibrary
 
 SAMPLE: ContextVar[str] = ContextVar("SAMPLE", default="")
 """The identity of the sample that this task evaluates."""
@@ -148,6 +149,18 @@ class _Template:
         self.requests: dict[str, PreparedRequest] = {}
 
 
+class _Templates(dict[str, _Template]):
+    """The templates of a library by name, each prepared when it is first asked for."""
+
+    def __init__(self, library: TemplateLibrary) -> None:
+        super().__init__()
+        self._library = library
+
+    def __missing__(self, name: str) -> _Template:
+        template = self[name] = _Template(self._library.get(name).node)
+        return template
+
+
 @dataclass(slots=True)
 class Worker:
     """Evaluates and judges.
@@ -167,10 +180,11 @@ class Worker:
     unrecorded: dict[str, int] = field(default_factory=dict[str, int])
     unfinished: OnUnfinished = "ask"
     repair: bool = False
-    _templates: dict[str, _Template] = field(init=False, default_factory=dict[str, _Template])
+    _templates: _Templates = field(init=False)
     _scorers: list[tuple[Scorer, list[str]]] = field(init=False)
 
     def __post_init__(self) -> None:
+        self._templates = _Templates(self.evaluator.library)
         self._scorers = [(scorer, score_names(scorer)) for scorer in self.scorers]
 
     async def perform(self, work: WorkItem) -> WorkResult:
@@ -218,6 +232,12 @@ class Worker:
                 scores[name] = failed.judged(self.versions.get(name, ""), at)
         if work.keeps and answer is not None:
             scores = {**work.keeps, **scores}
+        task_file = None
+        store = self.evaluator.services.store
+        if work.answered is not None:
+            task_file = work.answered.task_file
+        elif outcome.task_id is not None and store is not None and not store.is_packed:
+            task_file = f"tasks/done/TASK-{outcome.task_id}.md"
         notes = outcome.notes
         made = work.result(
             verdict_of(failure if answer is None else None, scores.values()),
@@ -230,7 +250,7 @@ class Worker:
             duration_s=duration_s,
             started=started,
             task_id=outcome.task_id,
-            task_file=self._task_file(work, outcome.task_id),
+            task_file=task_file,
             cached_calls=notes.get("cached_calls", 0),
             warnings=tuple(map(str, notes.get("warnings", ()))),
         )
@@ -313,7 +333,7 @@ class Worker:
             ended = f"ended by the limit of {outcome.resource.name if outcome.resource else 'it'}"
             if self.limited == "failed":
                 return ended
-            answer = limited_answer(outcome, self._template(work.cell.template).output)
+            answer = limited_answer(outcome, self._templates[work.cell.template].output)
             if isinstance(answer, str):
                 return f"{ended}: {answer}"
             return replace(answer, parsed_content=answer.parsed_data)
@@ -321,22 +341,7 @@ class Worker:
             return f"counted as failed: {failure.kind}"
         return None
 
-    def _task_file(self, work: WorkItem, number: int | None) -> str | None:
-        """The file of a task that has one of its own, below the folder of the batch."""
-        if work.answered is not None:
-            return work.answered.task_file
-        store = self.evaluator.services.store
-        if number is None or store is None or store.is_packed:
-            return None
-        return f"tasks/done/TASK-{number}.md"
-
     # -- evaluating --------------------------------------------------------------------------------
-
-    def _template(self, name: str) -> _Template:
-        template = self._templates.get(name)
-        if template is None:
-            template = self._templates[name] = _Template(self.evaluator.library.get(name).node)
-        return template
 
     async def _evaluate(self, work: WorkItem, task: int | None) -> Outcome:
         """The outcome of the task, which continues `task` of an earlier session if it is its
@@ -344,7 +349,7 @@ class Worker:
         """
         sample = work.sample
         name = work.cell.template
-        template = self._template(name)
+        template = self._templates[name]
         if sample.answer is not None:
             return existing_answer(sample.answer, template.output)
         try:
@@ -376,7 +381,7 @@ class Worker:
         """
         name = work.cell.template
         try:
-            inputs, _ = self._template(name).arguments.of(work.sample)
+            inputs, _ = self._templates[name].arguments.of(work.sample)
         except UsageError:
             return None
         variant = work.variant

@@ -226,7 +226,8 @@ class RateLimiter:
         for other in self._endpoints.values() if self.spending.has_shared_limit else (endpoint,):
             if other.waiting:
                 self._permit_waiting(other, loop)
-        self._start_samples()
+        if self._starting:
+            self._start_samples()
 
     async def rest(self, seconds: float) -> None:
         """As `CallLimiter.rest`."""
@@ -358,7 +359,8 @@ class RateLimiter:
     def end_sample(self) -> None:
         """Releases the room that `start_sample` took."""
         self._samples -= 1
-        self._start_samples()
+        if self._starting:
+            self._start_samples()
 
     def _start_samples(self) -> None:
         while self._starting and self.room():

@@ -26,14 +26,6 @@ from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Expression, Span, Text
 
 
-def content_id(row: Mapping[str, Any]) -> str:
-    """16 hexadecimal digits for a row's content; the order of its fields does not matter.
-
-    It is the same in every version of this package, as results are found by it.
-    """
-    return content_digest(row, 8)
-
-
 def content_digest(value: Any, size: int = 16) -> str:
     """The hash of a JSON value, two hexadecimal digits for each byte of `size`."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
@@ -215,7 +207,12 @@ class Mapper:
                 target = row.get("target")
             else:
                 target = self._target(row)
-            metadata = self._metadata_of(row)
+            metadata: dict[str, Any] = {}
+            if self._metadata is not None:
+                metadata = {name: get(row) for name, get in self._metadata.items()}
+            elif not self._takes_all:
+                consumed = self._consumed
+                metadata = {name: value for name, value in row.items() if name not in consumed}
             if self._answer is None:
                 answer = None
             else:
@@ -284,7 +281,8 @@ class Mapper:
                     "this row has the field `id`, but the first one does not; all rows need one, "
                     f"or none; --id {LINE} identifies rows by their numbers"
                 )
-            return self._ids.numbered(content_id(row))
+            # The same in every version of this package: results are found by it.
+            return self._ids.numbered(content_digest(row, 8))
         value = self._id(row)
         if value.__class__ is str and value.strip():
             return value
@@ -318,14 +316,6 @@ class Mapper:
                     "with --empty keep"
                 )
         return inputs
-
-    def _metadata_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        if self._metadata is not None:
-            return {name: get(row) for name, get in self._metadata.items()}
-        if self._takes_all:
-            return {}
-        consumed = self._consumed
-        return {name: value for name, value in row.items() if name not in consumed}
 
 
 def is_blank(value: Any) -> bool:
