@@ -15,7 +15,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluator.batch.arguments import arguments_of
+from evaluator.batch.arguments import Arguments
 from evaluator.batch.costs import CacheSaving, CostPart, CostPlan
 from evaluator.batch.decision import Design
 from evaluator.batch.folder import MANIFEST, BatchFolder, ResultEntry
@@ -266,6 +266,7 @@ class _CellCost:
         self._last: tuple[Sample, int | None] | None = None
         self._evaluator = evaluator
         self._node: TopLevel = evaluator.library.get(template).node
+        self._arguments = Arguments(self._node)
         self._config = evaluator.services.profile(variant.handler)
         self._bounds = CostBounds(evaluator, model=variant.model, handler=variant.handler)
         is_answered = plan.options.answers is not None
@@ -328,7 +329,7 @@ class _CellCost:
             outcome = existing_answer(answer, output)
         else:
             try:
-                inputs, shots = arguments_of(sample, self._node)
+                inputs, shots = self._arguments.of(sample)
             except UsageError:
                 return  # the run gives an error without a call
             self._asked += 1
