@@ -22,13 +22,13 @@ from evaluator.language.syntax import (
     parse_expression,
     parse_text,
 )
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.nodes import Argument, Expression, Text
 from evaluator.nodes.declare import values
 from evaluator.patterns import Pattern
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reference:
     """A free name that is read, with the constant part of its path. `offset` is where the name
     begins.
@@ -42,7 +42,7 @@ class Reference:
     optional: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CallReference:
     """A call of a function template. `star`: further arguments come from `*x` or `**x`."""
 
@@ -53,7 +53,7 @@ class CallReference:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Analysis:
     """The free names and calls of a text, in the order of their offsets.
 
@@ -117,7 +117,7 @@ def analysis_of(value: Text | Expression) -> Analysis:
     return analyse_expression(value)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reading:
     """What a text with errors still says: its errors, the analysis of the rest (None where nothing
     certain is known), and every word in what could not be read.
@@ -237,13 +237,11 @@ class _Walker:
 
     def path(self, node: nodes.Node, bound: set[str], guards: _Guards, optional: bool) -> None:
         base, path = free_path(node)
+        if isinstance(base, nodes.Getitem):
+            self.walk(base.node, bound, guards=guards, optional=optional)
+            return self.walk(base.arg, bound, guards=guards)
         if not isinstance(base, nodes.Name):
-            if isinstance(base, nodes.Getitem):
-                self.walk(base.node, bound, guards=guards, optional=optional)
-                self.walk(base.arg, bound, guards=guards)
-            else:
-                self.walk(base, bound, guards=guards, optional=optional)
-            return
+            return self.walk(base, bound, guards=guards, optional=optional)
         if base.name in bound or base.name in CONSTANTS or base.ctx != "load":
             return
         guarded = optional or any(
@@ -267,10 +265,12 @@ class _Walker:
                     offset=offset_of(target),
                 )
                 self.calls.append(call)
-        elif isinstance(target, nodes.Getattr):
-            self.walk(target.node, bound, guards=guards)
         else:
-            self.walk(target, bound, guards=guards)
+            if isinstance(target, nodes.Getattr):
+                base = target.node
+            else:
+                base = target
+            self.walk(base, bound, guards=guards)
         self.walk_all(
             (child for child in node.iter_child_nodes() if child is not target),
             bound,
@@ -353,7 +353,7 @@ class _Walker:
                 f"{target.name!r} is not a namespace; make one with {{% set {target.name} = "
                 f"namespace() %}}"
             )
-            raise LocatedError(message, offset_of(target), code="undefined-variable")
+            raise LocatedError(message, "undefined-variable", offset=offset_of(target))
         bound |= _names(target)
 
     def walk_macro(self, node: nodes.Macro, bound: set[str], guards: _Guards) -> None:
@@ -396,7 +396,6 @@ def _facts(test: nodes.Node) -> tuple[_Guards, _Guards]:
         return left[0] & right[0], left[1] | right[1]
     if isinstance(test, nodes.Test) and test.name in ("defined", "undefined"):
         base, path = free_path(test.node)
-        known: _Guards
         if isinstance(base, nodes.Name):
             known = frozenset({(base.name, path)})
         else:

@@ -133,9 +133,8 @@ class Compiler(ExpressionCompiler):
         bind = self.target(node.target)
         otherwise = self.body(node.else_)
         body = self.body(node.body)
-        if node.test is None:
-            test = None
-        else:
+        test = None
+        if node.test is not None:
             test = self.value(node.test)
 
         def passes(run: Rendering, outside: dict[str, Any], item: Any, test: Evaluate) -> bool:
@@ -194,9 +193,8 @@ class Compiler(ExpressionCompiler):
     def captured(self, node: nodes.AssignBlock | nodes.FilterBlock) -> Evaluate:
         """Compiles a block to its text, filtered; names that are set inside stay inside."""
         inner = self.body(node.body)
-        if node.filter is None:
-            transform = None
-        else:
+        transform = None
+        if node.filter is not None:
             transform = self.value(node.filter)
 
         @guarded(offset_of(node), "the block cannot be evaluated")
@@ -257,7 +255,7 @@ class Compiler(ExpressionCompiler):
             def bind_field(run: Rendering, value: Any) -> None:
                 namespace = run.names.get(name)
                 if not isinstance(namespace, Namespace):
-                    raise LocatedError(f"{name!r} is not a namespace", offset, code="wrong-type")
+                    raise LocatedError(f"{name!r} is not a namespace", "wrong-type", offset=offset)
                 namespace.fields[field] = value
 
             return bind_field
@@ -267,12 +265,11 @@ class Compiler(ExpressionCompiler):
 
         def unpack(run: Rendering, value: Any) -> None:
             if not isinstance(value, list | tuple) or len(value) != len(parts):
+                count = ""
                 if isinstance(value, list | tuple):
                     count = f" of {len(value)}"
-                else:
-                    count = ""
                 message = f"{len(parts)} names cannot be bound to {describe(value)}{count}"
-                raise LocatedError(message, first, code="wrong-type")
+                raise LocatedError(message, "wrong-type", offset=first)
             for part, piece in zip(parts, value, strict=True):
                 part(run, piece)
 
