@@ -26,6 +26,7 @@ from evaluator.library.files import Root, TemplateFile
 from evaluator.library.reading import LoadedFile, Suspect, read_entry
 from evaluator.library.resolve import RefResolver
 from evaluator.nodes import Function, Span, Task, TopLevel
+from evaluator.patterns import Pattern
 from evaluator.xml.write import to_xml
 
 if TYPE_CHECKING:
@@ -151,9 +152,18 @@ def read_shipped(root: Root, before: Content, names: Iterable[str]) -> Content:
     return after
 
 
+# A name that is a whole value, or one of a list, or is called; a word of a sentence is neither.
+_MENTION = Pattern(r"(?<=[\"'>,])\s*+(\w++)(?=\s*+[\"'<,])|(\w++)(?=\s*+\()")
+
+
 def mentioned(entry: LoadedFile, names: Iterable[str]) -> list[str]:
-    """Those of `names` that the texts of a file mention."""
-    return [name for name in names if any(name in text for text in entry.texts.values())]
+    """Those of `names` that the texts of a file mention. A name that is spelled with entities is
+    missed: it is then unknown, which is a finding.
+    """
+    words = {
+        word for text in entry.texts.values() for pair in _MENTION.findall(text) for word in pair
+    }
+    return [name for name in names if name in words]
 
 
 def assemble(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from evaluator.errors import Diagnostic, TemplateError, UsageError
-from evaluator.errors.messages import did_you_mean, limited_hints, shortened, type_of
+from evaluator.errors.messages import cut, did_you_mean, limited_hints, type_of
 from evaluator.files.locations import shipped as shipped_folder
 from evaluator.library.calls import calls_of, reachable
 from evaluator.library.checks import errors_of, in_order
@@ -203,7 +203,7 @@ class TemplateLibrary:
         hint = did_you_mean(
             name, state.templates, otherwise=f"{len(state.templates)} templates are loaded"
         )
-        raise UsageError(f"there is no template {shortened(name)}; {hint}")
+        raise UsageError(f"there is no template {cut(name, 60)!r}; {hint}")
 
     def called_by(self, name: str) -> Mapping[str, str]:
         """The templates that a run of `name` may call, directly or through others: name → their

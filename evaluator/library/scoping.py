@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 
 from evaluator.errors import Diagnostic, ExpressionError
 from evaluator.errors.messages import correction, did_you_mean, listed, with_article
-from evaluator.language.analysis import Analysis, Reference, read_all
-from evaluator.language.filters import FILTER_NAMES
+from evaluator.language.analysis import read_all
 from evaluator.language.inputs import unnamed_inputs
+from evaluator.language.references import Analysis, Reference
 from evaluator.language.syntax import GLOBALS, has_markup
 from evaluator.lazy_dataclass import dataclass
 from evaluator.library.calls import check_call, check_call_in_text
@@ -461,6 +461,8 @@ def _of_expression(error: ExpressionError) -> Diagnostic:
     name = _QUOTED.search(found.message)
     if found.code != "unknown-filter" or name is None:
         return found
+    from evaluator.language.filters import FILTER_NAMES
+
     meant = correction(name[1], FILTER_NAMES)
     if meant is None:
         return found
