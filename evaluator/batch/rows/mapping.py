@@ -14,7 +14,6 @@ from typing import Any
 
 from jinja2 import nodes
 
-from evaluator.batch.identity import Interner
 from evaluator.batch.records import Sample, Shot
 from evaluator.batch.rows.choice_order import shuffle_choices
 from evaluator.batch.rows.object_rows import RowError
@@ -26,6 +25,7 @@ from evaluator.language.scopes import Scope, describe
 from evaluator.language.syntax import has_markup, parse_text
 from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Expression, Span, Text
+from evaluator.store.columns import Interner
 
 
 def content_id(row: Mapping[str, Any]) -> str:
