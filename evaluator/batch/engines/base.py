@@ -249,6 +249,7 @@ def unanswered_result(work: WorkItem, failure: Failure, number: int | None = Non
 
 
 _COUNTED = (
+    "key",
     "verdict",
     "scores",
     "failure",
@@ -276,7 +277,6 @@ def unpack_result(work: WorkItem, counted: dict[str, Any]) -> dict[str, Any]:
     """What is counted of a result, with what its sample has."""
     if "sample_id" not in counted:
         sample = work.sample
-        counted["key"] = work.identity.key
         counted["sample_id"] = sample.id
         counted["epoch"] = work.epoch
         counted["template"] = work.cell.template
