@@ -25,7 +25,7 @@ import json
 import os
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias, cast
@@ -240,28 +240,21 @@ class BatchFolder:
 
     # -- results -----------------------------------------------------------------------------------
 
-    def append(self, result: SampleResult, scrub: Scrub | None = None) -> None:
-        """As `extend`, for one result."""
-        self.extend([result], scrub)
-
-    def extend(
-        self, results: Iterable[SampleResult], scrub: Scrub | None = None
-    ) -> list[SampleResult]:
+    def append(self, *results: SampleResult, scrub: Scrub | None = None) -> None:
         """Writes a line for each result, all in one write, without the secrets that `scrub` knows.
-        Every reader sees them when this returns.
 
-        Returns: the results as readers get them.
+        Raises: as `append_lines`.
+        """
+        self.append_lines(b"".join(line for line, _ in encode_results(results, scrub)))
+
+    def append_lines(self, lines: bytes) -> None:
+        """Writes lines of results as they are. Every reader sees them when this returns.
+
         Raises: RecordError, if the disk is full or fails; the file then ends where it ended before.
         RecordError too, if the file is no longer what this process wrote.
         """
-        encoded = encode_results(results, scrub)
-        self.append_lines(b"".join(line for line, _ in encoded))
-        return [SampleResult.from_dict(data) for _, data in encoded]
-
-    def append_lines(self, lines: bytes) -> None:
-        """Writes lines of results as they are. Raises: as `extend`."""
         fd = self._writable
-        self._check_unchanged()
+        self._check_unchanged(fd)
         try:
             written = disk.write(fd, lines)
             while written < len(lines):
@@ -275,11 +268,11 @@ class BatchFolder:
             ) from error
         self._end += len(lines)
 
-    def _check_unchanged(self) -> None:
+    def _check_unchanged(self, fd: int) -> None:
         """Raises: RecordError, if the file of results was removed, replaced, cut or written to by
         somebody else.
         """
-        here = os.fstat(self._writable)
+        here = os.fstat(fd)
         try:
             there = os.stat(self._results, follow_symlinks=False)
         except FileNotFoundError:
@@ -298,9 +291,10 @@ class BatchFolder:
 
         Raises: RecordError, if that fails, or if the file is no longer what this process wrote.
         """
-        self._check_unchanged()
+        fd = self._writable
+        self._check_unchanged(fd)
         try:
-            disk.fsync(self._writable)
+            disk.fsync(fd)
         except OSError as error:
             raise RecordNotWritten(
                 f"{self._results}: cannot be synced: {error.strerror}; {advice_on(error)}"

@@ -44,11 +44,11 @@ from evaluator.lazy_dataclass import dataclass
 from evaluator.library import TemplateLibrary
 from evaluator.library.calls import roles_of
 from evaluator.processes.sandboxes import NO_SANDBOX
-from evaluator.record.steps import Scrub, json_encoder
+from evaluator.record.steps import Scrub, json_pieces
 
 SCHEMA = "evaluator-batch/1"
-_compact = json_encoder((",", ":"), ascii_only=True, allow_nan=False)
-_canonical = json_encoder((",", ":"), ascii_only=True, sort_keys=True, allow_nan=False)
+_compact = json_pieces((",", ":"), ascii_only=True, allow_nan=False)
+_canonical = json_pieces((",", ":"), ascii_only=True, sort_keys=True, allow_nan=False)
 
 # Settings of a profile that change how long a call may take or what it costs, but not what is
 # asked.
@@ -80,7 +80,7 @@ def digest(value: Any) -> str:
     Raises: UsageError, if it is not JSON.
     """
     try:
-        text = _canonical(value)
+        text = "".join(_canonical(value, False))
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"not a JSON value: {error}") from error
     return blake2b(text.encode(), digest_size=16).hexdigest()
@@ -145,24 +145,60 @@ def changed_settings(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
 
 
 def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
     if isinstance(value, Mapping):
         return {str(name): _plain(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
-    if value is None or isinstance(value, (str, int, float, bool)):
-        return value
     return repr(value)
 
 
-@dataclass(frozen=True, slots=True)
 class Identity:
     """A sample's key and identity. `parts`: template, handler and inputs; also the target, if the
     simulated model answers with it, an existing answer, and few-shot examples.
+
+    `value` and `parts` of an identity that a Cell has made are computed when they are first read,
+    which may be in another process: a batch without earlier results needs only the key.
     """
+
+    __slots__ = ("_made_of", "key", "parts", "value")
 
     key: str
     value: str
     parts: Mapping[str, str]
+    _made_of: tuple[Cell, Sample, int, str] | None
+
+    def __init__(self, key: str, value: str, parts: Mapping[str, str]) -> None:
+        self.key = key
+        self.value = value
+        self.parts = parts
+        self._made_of = None
+
+    @classmethod
+    def of(cls, cell: Cell, sample: Sample, epoch: int, inputs_part: str = "") -> Identity:
+        """The identity of `sample` in `cell`. `inputs_part`: `digest(sample.inputs)`, if that is
+        known already.
+        """
+        identity = cls.__new__(cls)
+        identity.key = key_of(sample.id, epoch, template=cell.template, variant=cell.variant)
+        identity._made_of = cell, sample, epoch, inputs_part
+        return identity
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for an attribute that has no value yet."""
+        if name not in ("value", "parts") or self._made_of is None:
+            raise AttributeError(name)
+        cell, sample, epoch, inputs_part = self._made_of
+        self.parts = cell.parts_of(sample, inputs_part)
+        text = "\0".join((SCHEMA, sample.id, str(epoch), cell.template, *self.parts.values()))
+        self.value = blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+        return getattr(self, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._made_of is None:
+            return Identity, (self.key, self.value, self.parts)
+        return Identity.of, self._made_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +211,12 @@ class Cell:
     handler_part: str
     is_simulated: bool
 
-    def identity(self, sample: Sample, epoch: int, inputs_part: str) -> Identity:
-        """The identity of `sample` in this cell. `inputs_part` is `digest(sample.inputs)`."""
+    def parts_of(self, sample: Sample, inputs_part: str) -> dict[str, str]:
+        """What the identity of `sample` is made of, see `Identity.of`."""
         parts = {
             "template": self.template_part,
             "handler": self.handler_part,
-            "inputs": inputs_part,
+            "inputs": inputs_part or digest(sample.inputs),
         }
         if self.is_simulated:
             parts["target"] = digest(sample.target)
@@ -188,13 +224,7 @@ class Cell:
             parts["answer"] = digest(sample.answer)
         if sample.shots:
             parts["fewshot"] = digest([[shot.inputs, shot.answer] for shot in sample.shots])
-        text = "\0".join((SCHEMA, sample.id, str(epoch), self.template, *parts.values()))
-        value = blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
-        return Identity(
-            key_of(sample.id, epoch, template=self.template, variant=self.variant),
-            value,
-            parts=parts,
-        )
+        return parts
 
 
 def changed_parts(was: Mapping[str, str], now: Mapping[str, str]) -> Iterable[str]:
@@ -234,20 +264,22 @@ def encode_results(
     readers get it.
     """
     texts: list[str] = []
-    stored = [result.to_dict() for result in results]
-    for place, data in enumerate(stored):
+    stored: list[dict[str, Any]] = []
+    for result in results:
+        data = result.to_dict()
         try:
-            text = _compact(data)
+            text = "".join(_compact(data, False))
         except ValueError:
             # A scorer or a row from Python may hold NaN or an infinity, which JSON lacks.
-            text = _compact(_finite(data))
-            stored[place] = json.loads(text)
+            text = "".join(_compact(_finite(data), False))
+            data = json.loads(text)
+        stored.append(data)
         texts.append(text)
     # One search through all lines: few hold a secret.
     if scrub is not None and scrub.suspects("\n".join(texts)):
         for place, text in enumerate(texts):
             if scrub.suspects(text):
-                texts[place] = _compact(scrub.redact_value(json.loads(text)))
+                texts[place] = "".join(_compact(scrub.redact_value(json.loads(text)), False))
                 stored[place] = json.loads(texts[place])
     return list(zip(map(seal_line, texts), stored, strict=True))
 

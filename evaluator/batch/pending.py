@@ -95,13 +95,18 @@ class PendingWork:
     def _work_of(self, sample: Sample) -> list[WorkItem]:
         counts = self.counts
         counts.rows += 1
-        inputs_part = digest(sample.inputs)
-        scored_by = self._scored_by(sample)
+        scored_by = ""
+        if self.scoring_part:
+            scored_by = digest([self.scoring_part, sample.target, sample.metadata])[:16]
+        # Of one work only, it is left to the process that evaluates.
+        inputs_part = ""
+        if self.epochs * len(self.cells) > 1:
+            inputs_part = digest(sample.inputs)
         left: list[WorkItem] = []
         for epoch in range(1, self.epochs + 1):
             for cell, variant in self.cells:
                 counts.samples += 1
-                identity = cell.identity(sample, epoch, inputs_part)
+                identity = Identity.of(cell, sample, epoch, inputs_part)
                 if self.earlier:
                     entry = self.earlier.pop(identity.key, None)
                 else:
@@ -133,11 +138,6 @@ class PendingWork:
             and entry.scored_by == scored_by.encode()
             and not (self.retry_errors and entry.verdict is Verdict.ERROR)
         )
-
-    def _scored_by(self, sample: Sample) -> str:
-        if self.scoring_part:
-            return digest([self.scoring_part, sample.target, sample.metadata])[:16]
-        return ""
 
     def _work_again(self, entry: ResultEntry, work: WorkItem) -> WorkItem | None:
         """The work that is left for a sample with a result that does not stay."""

@@ -123,7 +123,7 @@ class IncludesScorer(_StringScorer):
             part = self.normal(target)
             if not part:
                 raise UsageError(f"the target {shown(target)} is empty, so every text includes it")
-            if self._holds(text, part):
+            if part in text and (not self.whole_words or _has_words(text, part)):
                 found.append(target)
                 if self.match == "any":
                     return Score(1.0, True, answer=target)
@@ -136,18 +136,18 @@ class IncludesScorer(_StringScorer):
             explanation=f"not in the text: {', '.join(map(shown, missing[:5]))}",
         )
 
-    def _holds(self, text: str, part: str) -> bool:
-        if not self.whole_words or part not in text:
-            return part in text
-        if re.match(r"\w", part):
-            before = r"(?<!\w)"
-        else:
-            before = ""
-        if re.search(r"\w\Z", part):
-            after = r"(?!\w)"
-        else:
-            after = ""
-        return re.search(before + re.escape(part) + after, text) is not None
+
+def _has_words(text: str, part: str) -> bool:
+    """Whether `text` has `part`, and not only as part of a longer word."""
+    if re.match(r"\w", part):
+        before = r"(?<!\w)"
+    else:
+        before = ""
+    if re.search(r"\w\Z", part):
+        after = r"(?!\w)"
+    else:
+        after = ""
+    return re.search(before + re.escape(part) + after, text) is not None
 
 
 MAX_PATTERN_CHARS = 1_000
