@@ -56,7 +56,16 @@ def _make(
         slots=slots,
         **options,
     )
+    annotations: dict[str, Any] = vars(cls).get("__annotations__", {})
+    is_plain = not any(word in str(annotations) for word in ("ClassVar", "InitVar", "KW_ONLY"))
+    if annotations and is_plain:
+        # The decorator would parse each annotation three times, to find these words.
+        cls.__annotations__ = dict.fromkeys(annotations, object)
     made: Any = standard(cls)
+    if annotations and is_plain:
+        made.__annotations__ = annotations
+        for name, annotation in annotations.items():
+            made.__dataclass_fields__[name].type = annotation
     params = made.__dataclass_params__
     params.init = params.repr = True
     params.eq = eq
@@ -77,8 +86,8 @@ def _make(
     if frozen and slots:
         names = [field.name for field in fields]
         methods["__getstate__"], methods["__setstate__"] = _state(names)
-        is_plain = all(field.init and not field.kw_only for field in fields)
-        if is_plain and not hasattr(made, "__post_init__"):
+        is_simple = all(field.init and not field.kw_only for field in fields)
+        if is_simple and not hasattr(made, "__post_init__"):
             methods["__reduce_ex__"] = _reduction(made, _values(names))
     for name, method in methods.items():
         if name not in own:
@@ -110,6 +119,8 @@ class _Default:
 
 
 _FACTORY = _Default()
+# The expressions that make what these factories make, without a call.
+_DISPLAYS: dict[Any, str] = {dict: "{}", list: "[]"}
 
 
 def _compile_init(cls: type, is_frozen: bool) -> types.FunctionType:
@@ -123,9 +134,13 @@ def _compile_init(cls: type, is_frozen: bool) -> types.FunctionType:
         value = name
         parameter = name
         if field.default_factory is not MISSING:
-            names[f"_make_{name}"] = field.default_factory
+            factory = field.default_factory
+            if isinstance(factory, types.GenericAlias):
+                # Calling `dict[str, int]` takes ten times as long as `dict`.
+                factory = factory.__origin__
+            names[f"_make_{name}"] = factory
             parameter = f"{name}=_FACTORY"
-            value = f"_make_{name}()"
+            value = _DISPLAYS.get(factory, f"_make_{name}()")
             if field.init:
                 value = f"{value} if {name} is _FACTORY else {name}"
         elif field.default is not MISSING:

@@ -119,7 +119,8 @@ COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.it
 class LazyGroup(click.Group):
     """Finds commands in COMMANDS, so that `--help` and each command import only what they need.
 
-    `owns_process`: what exists is left out of the search for garbage until the process ends.
+    `owns_process`: what a command imports is left out of the search for garbage until the process
+    ends.
     """
 
     owns_process = False
@@ -133,6 +134,7 @@ class LazyGroup(click.Group):
         module = import_module(f"evaluator.cli.{COMMANDS[cmd_name][0]}")
         if self.owns_process:
             gc.freeze()
+            gc.enable()
         word = cmd_name.rpartition(" ")[2]
         command: click.Command = getattr(module, f"{word}_" if iskeyword(word) else word)
         add_verbose_option(command)

@@ -3,13 +3,14 @@ cost.
 
 The path of one variable, `{{ user.name | upper }}`:
 
-1. `syntax` reads the text with Jinja's lexer and parser. Every node of the tree knows its offset in
-   the text.
-2. `analysis` walks the tree and lists the names and calls that the text refers to (`user`, path
-   `name`). The checks of a template library report undefined and unused variables from it, before
-   anything runs.
-3. `expressions` and `compiler` turn the tree into Python closures, one for each node. No Python
-   code is generated.
+1. `parsing` reads the text with Jinja's lexer and parser. Every node of the tree knows its offset
+   in the text. A text whose placeholders are all paths needs no parser: `syntax` reads it, and
+   neither Jinja nor what is based on its tree is imported. The result is the same.
+2. `walker` walks the tree for `analysis`, which lists the names and calls that the text refers to
+   (`user`, path `name`). The checks of a template library report undefined and unused variables
+   from it, before anything runs.
+3. `expressions` and `statements` turn the tree into Python closures (`closures`), one for each
+   node. No Python code is generated.
 4. `sandbox` runs the closures on a `Scope` (`scopes`) with a `Run` (`meter`), which bounds steps,
    time and size. `values`, `operators`, `methods`, `filters`, `predicates` and `functions` hold
    what the closures can do.

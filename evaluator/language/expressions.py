@@ -13,13 +13,15 @@ from typing import Any
 
 from jinja2 import nodes
 
+from evaluator.language.closures import Evaluate, field_value, label_of, name_value
 from evaluator.language.filters import FILTERS
-from evaluator.language.functions import GLOBAL_FUNCTIONS, Evaluate, Macro, method_of
-from evaluator.language.locating import CAUGHT, LocatedError, guarded, raise_at, undefined_name
+from evaluator.language.functions import GLOBAL_FUNCTIONS, Macro, method_of
+from evaluator.language.locating import CAUGHT, LocatedError, guarded, raise_at
 from evaluator.language.operators import BINARY, COMPARE, TESTS
+from evaluator.language.parsing import free_path, is_undefined_name, offset_of
 from evaluator.language.scopes import MISSING, describe
-from evaluator.language.syntax import CONSTANTS, free_path, is_undefined_name, offset_of
-from evaluator.language.values import Rendering, absent, attribute, item, items_of, measure, text_of
+from evaluator.language.syntax import CONSTANTS
+from evaluator.language.values import Rendering, absent, item, items_of, measure, text_of
 
 Arguments = Callable[[Rendering], tuple[tuple[Any, ...], dict[str, Any]]]
 
@@ -37,11 +39,7 @@ def label(node: nodes.Node) -> str:
     base, path = free_path(node)
     if not isinstance(base, nodes.Name):
         return "the value"
-    shown = "".join(
-        f".{part}" if isinstance(part, str) and part.isidentifier() else f"[{part!r}]"
-        for part in path
-    )
-    return f"'{base.name}{shown}'"
+    return label_of(base.name, path)
 
 
 class ExpressionCompiler:
@@ -74,46 +72,16 @@ class ExpressionCompiler:
         return _constant(node.value)
 
     def value_name(self, node: nodes.Name, soft: bool = False) -> Evaluate:
-        local = node.name in self.bound
-        offset = offset_of(node)
-        name = node.name
-        if name in CONSTANTS and not local:
+        is_local = node.name in self.bound
+        if node.name in CONSTANTS and not is_local:
             return _constant(None)
-
-        def load(run: Rendering) -> Any:
-            if local:
-                value = run.look_up(name)
-            else:
-                value = run.scope.get(name)
-            if value is MISSING and not soft:
-                raise LocatedError(
-                    undefined_name(name, run.visible()), offset, code="undefined-variable"
-                )
-            return value
-
-        return load
+        return name_value(node.name, offset_of(node), is_local=is_local, is_soft=soft)
 
     def value_getattr(self, node: nodes.Getattr, soft: bool = False) -> Evaluate:
         base = self.value(node.node, soft)
-        name = node.attr
-        what = label(node.node)
-
-        @guarded(offset_of(node) + 1, "field")
-        def look_up(value: Any) -> Any:
-            if soft and (value is MISSING or value is None):
-                return MISSING
-            found = attribute(value, name, what=what)
-            if found is MISSING and not soft:
-                raise absent(value, name, what=what)
-            return found
-
-        def load(run: Rendering) -> Any:
-            value = base(run)
-            if value.__class__ is dict and name in value:
-                return value[name]
-            return look_up(value)
-
-        return load
+        return field_value(
+            base, node.attr, what=label(node.node), offset=offset_of(node), is_soft=soft
+        )
 
     def value_getitem(self, node: nodes.Getitem, soft: bool = False) -> Evaluate:
         base = self.value(node.node, soft)

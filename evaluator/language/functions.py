@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from evaluator.language.closures import Evaluate, Execute
 from evaluator.language.locating import LocatedError, nearest
 from evaluator.language.operators import equal
 from evaluator.language.scopes import MISSING, describe
@@ -184,12 +185,6 @@ def method_of(value: Any, name: str, what: str) -> Callable[..., Any]:
     hint = nearest(name, table) or (f"; there are {', '.join(sorted(table))}" if table else "")
     message = f"{what} is {kind} and has no method {name!r}{hint}"
     raise LocatedError(message, None, code="unknown-method", forbidden=name.startswith("_"))
-
-
-Evaluate = Callable[[Rendering], Any]
-"""A compiled expression: it returns the expression's value."""
-Execute = Callable[[Rendering, list[str]], None]
-"""A compiled statement: it appends what the statement writes."""
 
 
 class Macro:

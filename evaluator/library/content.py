@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from functools import cached_property
 from hashlib import sha256
 from itertools import chain
@@ -26,6 +26,7 @@ from evaluator.library.files import Root, TemplateFile
 from evaluator.library.reading import LoadedFile, Suspect, read_entry
 from evaluator.library.resolve import RefResolver
 from evaluator.nodes import Function, Span, Task, TopLevel
+from evaluator.patterns import Pattern
 from evaluator.xml.write import to_xml
 
 if TYPE_CHECKING:
@@ -103,17 +104,6 @@ class Content:
     texts: dict[str, str] | None = None
 
 
-def errors_of(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """The findings that are errors."""
-    return [one for one in diagnostics if one.severity == "error"]
-
-
-def without_templates(entry: LoadedFile, names: Sequence[str]) -> LoadedFile:
-    """The file without the templates `names`."""
-    templates = tuple((name, node) for name, node in entry.templates if name not in names)
-    return replace(entry, templates=templates, names=tuple(name for name, _ in templates))
-
-
 def reread(
     root: Root, group: tuple[LoadedFile, ...], relative: str, edited: Mapping[str, str]
 ) -> tuple[LoadedFile, ...]:
@@ -162,9 +152,18 @@ def read_shipped(root: Root, before: Content, names: Iterable[str]) -> Content:
     return after
 
 
+# A name that is a whole value, or one of a list, or is called; a word of a sentence is neither.
+_MENTION = Pattern(r"(?<=[\"'>,])\s*+(\w++)(?=\s*+[\"'<,])|(\w++)(?=\s*+\()")
+
+
 def mentioned(entry: LoadedFile, names: Iterable[str]) -> list[str]:
-    """Those of `names` that the texts of a file mention."""
-    return [name for name in names if any(name in text for text in entry.texts.values())]
+    """Those of `names` that the texts of a file mention. A name that is spelled with entities is
+    missed: it is then unknown, which is a finding.
+    """
+    words = {
+        word for text in entry.texts.values() for pair in _MENTION.findall(text) for word in pair
+    }
+    return [name for name in names if name in words]
 
 
 def assemble(
@@ -282,19 +281,16 @@ def _claim_names(
                     )
                     hint = "rename one of them; the first is used"
                     duplicates.append(
-                        Diagnostic(
-                            "error", "duplicate-name", message=message, span=node.span, hint=hint
-                        )
+                        Diagnostic("error", "duplicate-name", message, span=node.span, hint=hint)
                     )
                     continue
                 here[name] = node.span
                 if name not in claimed and name not in broken:
                     claimed[name] = (node, entry)
-            if len(entry.names) > len(entry.templates):
-                declared = {name for name, _ in entry.templates}
-                broken.update(
-                    name for name in entry.names if name not in declared and name not in claimed
-                )
+            declared = {name for name, _ in entry.templates}
+            broken.update(
+                name for name in entry.names if name not in declared and name not in claimed
+            )
     return claimed, broken, duplicates
 
 

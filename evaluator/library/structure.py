@@ -11,14 +11,12 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator
 
-from jinja2 import nodes as jinja
-
 from evaluator.errors import Diagnostic, ExpressionError
 from evaluator.errors.messages import did_you_mean, listed, shortened
 from evaluator.language.analysis import analyse_expression
 from evaluator.language.locating import LocatedError
 from evaluator.language.scopes import is_type_name
-from evaluator.language.syntax import has_markup, parse_expression
+from evaluator.language.syntax import has_markup
 from evaluator.library.shapes import (
     SchemaFileError,
     declared_shape,
@@ -355,34 +353,12 @@ def truth(test: Expression) -> bool | None:
         # Most tests name a variable. The cached analysis shows this without parsing again.
         if not analyse_expression(test).constant:
             return None
-        return _truth(parse_expression(test.source.value))
+        from evaluator.language.parsing import parse_expression
+        from evaluator.language.walker import truth_of
+
+        return truth_of(parse_expression(test.source.value))
     except (ExpressionError, LocatedError):
         return None
-
-
-def _truth(node: jinja.Node) -> bool | None:
-    if isinstance(node, jinja.Const):
-        return bool(node.value)
-    if isinstance(node, jinja.Not):
-        inner = _truth(node.node)
-        if inner is None:
-            return None
-        return not inner
-    if isinstance(node, jinja.And | jinja.Or):
-        sides = (_truth(node.left), _truth(node.right))
-        decisive = isinstance(node, jinja.Or)
-        if decisive in sides:
-            return decisive
-        if None in sides:
-            return None
-        return not decisive
-    if isinstance(node, jinja.Compare) and len(node.ops) == 1:
-        left = node.expr
-        right = node.ops[0].expr
-        if isinstance(left, jinja.Const) and isinstance(right, jinja.Const):
-            same = left.value == right.value
-            return {"eq": same, "ne": not same}.get(node.ops[0].op)
-    return None
 
 
 def _error(code: str, message: str, span: Span, hint: str | None = None) -> Diagnostic:

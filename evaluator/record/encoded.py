@@ -7,13 +7,13 @@ so that a text without any costs little; only the part of the text around them i
 from __future__ import annotations
 
 import html
-import re
 import string
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from evaluator.lazy_dataclass import dataclass
+from evaluator.patterns import Match, Pattern
 
 # A line break, also one that is escaped in a JSON text (several times).
 _BREAK = r"(?:\r?\n|(?:\\{1,4}r)?\\{1,4}n)"
@@ -21,12 +21,12 @@ _LETTERS = "[A-Za-z0-9+/_=-]"
 _LETTER_CHARS = string.ascii_letters + string.digits + "+/_=-"
 _LINE_CHARS = 16
 _MAX_RUN_CHARS = 1_000
-_ESCAPE = re.compile(
+_ESCAPE = Pattern(
     r"""
     \\{1,4} (?: u(?P<unicode>[0-9a-fA-F]{4}) | x(?P<byte>[0-9a-fA-F]{2}) | (?P<slash>/) )
     | &(?: \#(?P<decimal>[0-9]{1,7}) | \#[xX](?P<hex>[0-9a-fA-F]{1,6}) | (?P<name>[a-z]{2,4}) );
     """,
-    re.VERBOSE,
+    "x",
 )
 
 
@@ -44,30 +44,30 @@ _AFTER_ESCAPED = (
 # letters: as it is, escaped as in JSON, and escaped twice. Most lines fail at the first letter.
 _OF_BACKSLASH = "u00[2-7]|x[2-7]|/"
 _HAS_ESCAPE = (
-    re.compile(rf"\\(?:{_OF_BACKSLASH})"),
-    re.compile("&(?:amp|lt|gt|quot|apos|#)"),
+    Pattern(rf"\\(?:{_OF_BACKSLASH})"),
+    Pattern("&(?:amp|lt|gt|quot|apos|#)"),
 )
 _HAS_WRAPPED_LINE = (
-    re.compile(rf"\n(?<=[A-Za-z0-9+/_=\r-]\n){_AFTER_LETTERS}"),
-    re.compile(rf"\\{_AFTER_ESCAPED}"),
+    Pattern(rf"\n(?<=[A-Za-z0-9+/_=\r-]\n){_AFTER_LETTERS}"),
+    Pattern(rf"\\{_AFTER_ESCAPED}"),
 )
 HINTS = (
-    ("\\", re.compile(rf"\\(?:{_OF_BACKSLASH}|{_AFTER_ESCAPED})").search),
-    ("&", _HAS_ESCAPE[1].search),
-    ("\n", _HAS_WRAPPED_LINE[0].search),
+    ("\\", Pattern(rf"\\(?:{_OF_BACKSLASH}|{_AFTER_ESCAPED})")),
+    ("&", _HAS_ESCAPE[1]),
+    ("\n", _HAS_WRAPPED_LINE[0]),
 )
 """One of these finds something in each text that `without_escapes` or `joined_lines` decodes. Each
 has the character that a match begins with: a text without it needs no search.
 """
-_WRAPPED = re.compile(rf"{_LETTERS}+(?:{_BREAK}[ \t>]*{_LETTERS}+)+")
-_INDENTED_BREAK = re.compile(rf"{_BREAK}[ \t>]*")
-_LINE_BREAK = re.compile(_BREAK)
+_WRAPPED = Pattern(rf"{_LETTERS}+(?:{_BREAK}[ \t>]*{_LETTERS}+)+")
+_INDENTED_BREAK = Pattern(rf"{_BREAK}[ \t>]*")
+_LINE_BREAK = Pattern(_BREAK)
 
 _PREFIX = r"(?:0[xX]|\\{1,4}x)"
-_PAIR = re.compile(rf"{_PREFIX}?([0-9a-fA-F]{{2}})")
-_SEPARATED = re.compile(rf"(?:{_PREFIX}?[0-9a-fA-F]{{2}}(?:[\s:,;-]|\\{{1,4}}[rn]){{0,8}}){{4,}}")
+_PAIR = Pattern(rf"{_PREFIX}?([0-9a-fA-F]{{2}})")
+_SEPARATED = Pattern(rf"(?:{_PREFIX}?[0-9a-fA-F]{{2}}(?:[\s:,;-]|\\{{1,4}}[rn]){{0,8}}){{4,}}")
 # `xxd` (00000000: 6e6f 742d  not-), `hexdump -C` (00000000  6e 6f  |no|), `od -t x1` (0000000 6e).
-_DUMP_LINE = re.compile(
+_DUMP_LINE = Pattern(
     r"""
     [ \t]*
     (?: (?! [0-9a-fA-F]{4}[ ][0-9a-fA-F]{4}\b )  # words without an address
@@ -75,22 +75,22 @@ _DUMP_LINE = re.compile(
     (?P<bytes> [0-9a-fA-F]{2} (?: [ ]?[0-9a-fA-F]{2} | [ ]{2}(?=[^|]*\|)[0-9a-fA-F]{2} )* )
     (?= [ \t]{2} | [ \t]*\| | [ \t]*\Z | ["'\\] )
     """,
-    re.VERBOSE,
+    "x",
 )
 # `od -c` (0000000   n   o   t  \n 303): four columns for each byte.
-_CHARACTER = re.compile(r"[ ]{3}([ -~]) | [ ]{2}\\[0abfnrtv] | [ ][0-7]{3}", re.VERBOSE)
-_CHARACTER_LINE = re.compile(
+_CHARACTER = Pattern(r"[ ]{3}([ -~]) | [ ]{2}\\[0abfnrtv] | [ ][0-7]{3}", "x")
+_CHARACTER_LINE = Pattern(
     rf"""
     [ \t]* (?: (?<![ ]) [0-9a-fA-F]{{4,16}} )?
     (?P<bytes> (?: {_CHARACTER.pattern} ){{2,}} )
     """,
-    re.VERBOSE,
+    "x",
 )
 
 
-has_character_dump = re.compile("   [!-~]   [!-~]   [!-~]").search
+CHARACTER_DUMP = Pattern("   [!-~]   [!-~]   [!-~]")
 """Finds something in each dump of characters (`od -c`) that holds a secret."""
-_QUOTE = re.compile("[\"']")
+_QUOTE = Pattern("[\"']")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def without_escapes(text: str) -> Iterator[Decoded]:
         yield Decoded(_ESCAPE.sub(_character, text), find_pieces)
 
 
-def _character(match: re.Match[str]) -> str:
+def _character(match: Match) -> str:
     groups = match.groupdict()
     if groups["slash"]:
         return "/"
@@ -181,7 +181,7 @@ def joined_lines(text: str) -> Iterator[Decoded]:
                 yield Decoded(_INDENTED_BREAK.sub("", run[0]), find_pieces)
 
 
-def _nothing(match: re.Match[str]) -> str:
+def _nothing(match: Match) -> str:
     return ""
 
 
@@ -218,7 +218,7 @@ def dumped_bytes(text: str, start: int, end: int) -> Iterator[Decoded]:
         yield _of_bytes(_bytes(text, run.start(), run.end()), to_line_end=False)
 
 
-def _dump_line(text: str, start: int, end: int, form: re.Pattern[str]) -> re.Match[str] | None:
+def _dump_line(text: str, start: int, end: int, form: Pattern) -> Match | None:
     """The line of a dump from `start` to `end`; the first one may begin in a string."""
     line = form.match(text, start, end)
     for quote in () if line is not None else _QUOTE.finditer(text, start, end):
@@ -267,8 +267,8 @@ def _pieces(
     text: str,
     start: int,
     end: int,
-    token: re.Pattern[str],
-    character: Callable[[re.Match[str]], str],
+    token: Pattern,
+    character: Callable[[Match], str],
 ) -> list[tuple[int, int, int]]:
     """The pieces of the text from `start` to `end` where each token is replaced by its character,
     or by nothing.

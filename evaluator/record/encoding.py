@@ -21,7 +21,6 @@ lines in it are moved into separate blocks, each with its place:
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from hashlib import sha256
 from json import encoder
@@ -29,6 +28,7 @@ from typing import Any, NamedTuple, cast, get_args
 from zlib import crc32
 
 from evaluator.errors import UsageError
+from evaluator.patterns import Match, Pattern
 from evaluator.record.entries import Entry, FixedValue
 from evaluator.record.steps import (
     FinalStatus,
@@ -57,10 +57,10 @@ _ascii = json_pieces((", ", ": "), ascii_only=True)
 _quoted = encoder.encode_basestring
 
 # Control characters affect a terminal, \r is changed by editors, and surrogates have no UTF-8.
-_UNPLAIN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_POINTER = re.compile(r"(?:/[A-Za-z0-9_.-]+)*")
-_BACKTICKS = re.compile("`{3,}")
-_PLACE = re.compile(r"(```text [0-9]+ /[^ \n]*)\n")
+_UNPLAIN = Pattern("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_POINTER = Pattern(r"(?:/[A-Za-z0-9_.-]+)*")
+_BACKTICKS = Pattern("`{3,}")
+_PLACE = Pattern(r"(```text [0-9]+ /[^ \n]*)\n")
 # Replaces a text that follows below; reading puts the text back.
 _BELOW = "↓"
 _LIFT_DEPTH = 4
@@ -292,7 +292,7 @@ def _without_fences(field: str) -> str:
     return _PLACE.sub(_separate, field)
 
 
-def _separate(place: re.Match[str]) -> str:
+def _separate(place: Match) -> str:
     return f"{place[1]}\0"
 
 

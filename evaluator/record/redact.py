@@ -12,37 +12,36 @@ from itertools import chain, pairwise
 from typing import Any, cast
 from urllib.parse import quote, quote_plus, unquote
 
+from evaluator.patterns import Pattern
 from evaluator.record.encoded import (
+    CHARACTER_DUMP,
     HINTS,
     Decoded,
     dumped_bytes,
-    has_character_dump,
     joined_lines,
     without_escapes,
 )
 
-_NAME = re.compile(
+_NAME = Pattern(
     r"(?:^|_)(?:API_?KEYS?|KEY|KEYS|TOKEN|TOKENS|SECRET|SECRETS|PASS|PASSPHRASE|CREDENTIALS?"
     r"|CREDS|PAT|DSN"
     r"|CONNECTION_STRING|PRIVATE_KEY)(?:_|$)|PASSWORD(?:_|$)|PASSWD(?:_|$)|.PWD(?:_|$)",
-    re.I,
+    "i",
 )
 # The current folder, which every shell sets.
 _FOLDERS = frozenset({"PWD", "OLDPWD"})
 # The password of a URL, and of a connection string of the forms `password=x` and `Pwd=x;`.
-_IN_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s:@]*:([^/?#\s]+)@", re.I)
-_IN_PAIRS = re.compile(
-    r"\b(?:password|passwd|pwd|accountkey|sharedaccesskey)\s*=\s*('[^']*'|\"[^\"]*\"|[^\s;]+)", re.I
+_IN_URL = Pattern(r"[a-z][a-z0-9+.-]*://[^/?#\s:@]*:([^/?#\s]+)@", "i")
+_IN_PAIRS = Pattern(
+    r"\b(?:password|passwd|pwd|accountkey|sharedaccesskey)\s*=\s*('[^']*'|\"[^\"]*\"|[^\s;]+)", "i"
 )
 _MIN_CHARS = 8
 # Values under such names that are settings, not secrets: redacting them would make records
 # unreadable.
-_SETTING = re.compile(
-    r"true|false|none|null|yes|enabled|disabled|[0-9]{1,12}|(?:/[\w. -]+)+/?", re.I
-)
+_SETTING = Pattern(r"true|false|none|null|yes|enabled|disabled|[0-9]{1,12}|(?:/[\w. -]+)+/?", "i")
 
 # Each with a text that every match contains: searching for that first is many times faster.
-_PATTERNS: tuple[tuple[str, str, str], ...] = (
+_SOURCES: tuple[tuple[str, str, str], ...] = (
     ("api-key", "sk-", r"(?<![A-Za-z0-9_-])sk-[A-Za-z0-9_-]{16,}"),
     ("bearer", "earer ", r"(?<=[Bb]earer )[A-Za-z0-9._~+/-]{16,}=*"),
     ("bearer", "BEARER ", r"(?<=BEARER )[A-Za-z0-9._~+/-]{16,}=*"),
@@ -62,6 +61,7 @@ _PATTERNS: tuple[tuple[str, str, str], ...] = (
         r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
     ),
 )
+_PATTERNS = [(name, trigger, Pattern(source, "s")) for name, trigger, source in _SOURCES]
 # Characters of English texts and JSON, the commonest first; others are rare.
 _COMMON = " etaoinsrlhdc\"umpgfy,.:_wbvk-{}\\/01()'A2xjqST"
 _PART_CHARS = 6
@@ -78,7 +78,7 @@ _DUMP_CHARS_PER_BYTE = 20
 # One of these matches every text with a trigger. An expression that begins with a fixed character
 # which is rare runs at memory speed; an alternation of all of them would not.
 _BEGINNINGS = tuple(
-    (source[0], re.compile(source).search)
+    (source[0], Pattern(source))
     for source in (
         "-(?:(?<=sk-)|----BEGIN )",
         "_(?:(?<=gh[pousr]_)|(?<=github_pat_)|(?<=hf_))",
@@ -112,7 +112,6 @@ class Redactor:
         "_longest",
         "_names",
         "_parts",
-        "_patterns",
         "_values",
     )
 
@@ -144,9 +143,6 @@ class Redactor:
             self._values = re.compile("|".join(map(re.escape, ordered)))
         else:
             self._values = None
-        self._patterns = [
-            (name, trigger, re.compile(source, re.S)) for name, trigger, source in _PATTERNS
-        ]
 
     @classmethod
     def from_environment(
@@ -174,8 +170,8 @@ class Redactor:
 
     def suspects(self, text: str) -> bool:
         """Whether `text`, or the JSON in it, contains what `redact_value` would change."""
-        for first, search in _BEGINNINGS:
-            if first in text and search(text) is not None:
+        for first, beginning in _BEGINNINGS:
+            if first in text and beginning.search(text) is not None:
                 if self._is_like_one(text):
                     return True
                 break
@@ -183,10 +179,10 @@ class Redactor:
             return False
         if self._holds_part(text) and (self._holds_form(text) or any(self._in_dump(text))):
             return True
-        if has_character_dump(text) and any(self._in_dump(text)):
+        if CHARACTER_DUMP.search(text) and any(self._in_dump(text)):
             return True
-        for first, search in HINTS:
-            if first in text and search(text) is not None:
+        for first, hint in HINTS:
+            if first in text and hint.search(text) is not None:
                 return any(self._encoded(text))
         return False
 
@@ -227,7 +223,7 @@ class Redactor:
         while True:
             found = [
                 match.start()
-                for search in (*(search for _, search in self._dumps), has_character_dump)
+                for search in (*(search for _, search in self._dumps), CHARACTER_DUMP.search)
                 if (match := search(text, at)) is not None
             ]
             if not found:
@@ -236,9 +232,7 @@ class Redactor:
             yield from dumped_bytes(text, max(0, min(found) - around), at)
 
     def _is_like_one(self, text: str) -> bool:
-        return any(
-            trigger in text and pattern.search(text) for _, trigger, pattern in self._patterns
-        )
+        return any(trigger in text and pattern.search(text) for _, trigger, pattern in _PATTERNS)
 
     def redact(self, text: str) -> str:
         """`text` with every secret replaced; the same object where there is none."""
@@ -246,7 +240,7 @@ class Redactor:
             return text
         if self._values is not None:
             text = self._values.sub(lambda match: f"[redacted:{self._names[match[0]]}]", text)
-        for name, trigger, pattern in self._patterns:
+        for name, trigger, pattern in _PATTERNS:
             if trigger in text:
                 text = pattern.sub(f"[redacted:{name}]", text)
         before = len(text)

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.errors import ExpressionError, SandboxError
-from evaluator.language.analysis import Reference, analyse, analyse_expression
-from evaluator.language.syntax import parse_expression
+from evaluator.language.analysis import analyse, analyse_expression
+from evaluator.language.parsing import parse_expression
+from evaluator.language.references import Reference
 from evaluator.nodes import Expression, Mark, Span, Text
 
 

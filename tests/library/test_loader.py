@@ -481,7 +481,7 @@ def test_unchanged_files_are_not_read_again(tmp_path, monkeypatch):
     monkeypatch.setattr(
         loader,
         "read_entry",
-        lambda root, found: read.append(found.relative) or reading.read_entry(root, found),
+        lambda root, found, *edited: read.append(found.relative) or reading.read_entry(root, found),
     )
     library.reload()
     assert read == ["b.xml"]
@@ -681,8 +681,12 @@ def test_the_shipped_files_are_read_once_for_all_libraries_of_a_process(tmp_path
 
 
 def test_a_shipped_file_is_read_when_its_template_is_used(tmp_path, files_read):
-    put(tmp_path / "shipped", one=task("one", "{{ two() }}"), two=TWO, three=task("three"))
+    three = task("three", "Say which one, or two.")
+    put(tmp_path / "shipped", one=task("one", "{{ two() }}"), two=TWO, three=three)
     own = put(tmp_path / "own", mine=task("mine"))
+    TemplateLibrary.load(own).get("three")
+    assert files_read == ["mine.xml", "three.xml"], "a word of a sentence is no mention"
+    files_read.clear()
     library = TemplateLibrary.load(own)
     assert library.get("mine").name == "mine"
     assert "three" in library and "four" not in library and not library.broken
@@ -694,6 +698,8 @@ def test_a_shipped_file_is_read_when_its_template_is_used(tmp_path, files_read):
     assert [*library.with_edit(f"{own}/mine.xml", task("edited")).own] == ["edited"]
     with pytest.raises(UsageError, match="there is no template 'thre'; did you mean `three`"):
         library.get("thre")
+    with pytest.raises(UsageError, match="there is no template ' three'; did you mean `three`"):
+        library.get(" three")
     assert [*library.templates] == ["mine", "one", "three", "two"]
     assert library.get("one") is one
 

@@ -1,0 +1,248 @@
+"""Finds the names and calls in Jinja's syntax tree of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from jinja2 import nodes
+
+from evaluator.language.locating import LocatedError
+from evaluator.language.parsing import free_path, is_undefined_name, offset_of
+from evaluator.language.references import Analysis, CallReference, Reference
+from evaluator.language.syntax import CONSTANTS, GLOBALS
+
+_Guards = frozenset[tuple[str, tuple[str | int, ...]]]
+"""Names, with their paths, that are known to be defined at a place."""
+_NONE: _Guards = frozenset()
+
+
+def analyse_tree(tree: nodes.Node, *, is_expression: bool) -> Analysis:
+    """The names and calls in a tree. Raises: LocatedError."""
+    walker = _Walker()
+    walker.walk(tree, set(), guards=_NONE)
+    references = sorted(walker.references, key=lambda reference: reference.offset)
+    calls = sorted(walker.calls, key=lambda call: call.offset)
+    constant = is_expression and not references and not calls
+    return Analysis(tuple(references), tuple(calls), constant=constant)
+
+
+class _Walker:
+    """Finds free names by Jinja's scoping: loops, macros and `with` have a scope of their own, `if`
+    has none.
+    """
+
+    def __init__(self) -> None:
+        self.references: list[Reference] = []
+        self.calls: list[CallReference] = []
+
+    def walk(
+        self, node: nodes.Node, bound: set[str], guards: _Guards, optional: bool = False
+    ) -> None:
+        method = getattr(self, f"walk_{type(node).__name__.lower()}", None)
+        if method is None:
+            self.walk_all(node.iter_child_nodes(), bound, guards=guards)
+        elif isinstance(node, nodes.Name | nodes.Getattr | nodes.Getitem):
+            self.path(node, bound, guards=guards, optional=optional)
+        else:
+            method(node, bound, guards)
+
+    def walk_all(self, children: Iterable[nodes.Node], bound: set[str], guards: _Guards) -> None:
+        for child in children:
+            self.walk(child, bound, guards=guards)
+
+    def path(self, node: nodes.Node, bound: set[str], guards: _Guards, optional: bool) -> None:
+        base, path = free_path(node)
+        if not isinstance(base, nodes.Name):
+            if isinstance(base, nodes.Getitem):
+                self.walk(base.node, bound, guards=guards, optional=optional)
+                self.walk(base.arg, bound, guards=guards)
+            else:
+                self.walk(base, bound, guards=guards, optional=optional)
+            return
+        if base.name in bound or base.name in CONSTANTS or base.ctx != "load":
+            return
+        guarded = optional or any(
+            name == base.name and path[: len(at)] == at for name, at in guards
+        )
+        self.references.append(Reference(base.name, path, offset=offset_of(base), optional=guarded))
+
+    walk_name = walk_getattr = walk_getitem = path
+
+    def walk_call(self, node: nodes.Call, bound: set[str], guards: _Guards) -> None:
+        target = node.node
+        if isinstance(target, nodes.Name):
+            if target.name not in bound and target.name not in GLOBALS:
+                keywords = tuple(keyword.key for keyword in node.kwargs)
+                star = node.dyn_args is not None or node.dyn_kwargs is not None
+                call = CallReference(
+                    target.name,
+                    len(node.args),
+                    keywords=keywords,
+                    star=star,
+                    offset=offset_of(target),
+                )
+                self.calls.append(call)
+        elif isinstance(target, nodes.Getattr):
+            self.walk(target.node, bound, guards=guards)
+        else:
+            self.walk(target, bound, guards=guards)
+        self.walk_all(
+            (child for child in node.iter_child_nodes() if child is not target),
+            bound,
+            guards=guards,
+        )
+
+    def walk_filter(
+        self, node: nodes.Filter | nodes.Test, bound: set[str], guards: _Guards
+    ) -> None:
+        # In the filter of a block the innermost node is None.
+        if isinstance(node.node, nodes.Node):
+            self.walk(
+                node.node,
+                bound,
+                guards=guards,
+                optional=node.name in ("d", "default", "defined", "undefined"),
+            )
+        self.walk_all(
+            (child for child in node.iter_child_nodes() if child is not node.node),
+            bound,
+            guards=guards,
+        )
+
+    walk_test = walk_filter
+
+    def walk_compare(self, node: nodes.Compare, bound: set[str], guards: _Guards) -> None:
+        sides = [node.expr, *(operand.expr for operand in node.ops)]
+        optional = any(is_undefined_name(side) for side in sides)
+        for side in sides:
+            self.walk(side, bound, guards=guards, optional=optional)
+
+    def walk_and(self, node: nodes.And | nodes.Or, bound: set[str], guards: _Guards) -> None:
+        when_true, when_false = _facts(node.left)
+        self.walk(node.left, bound, guards=guards)
+        self.walk(
+            node.right,
+            bound,
+            guards=guards | (when_true if isinstance(node, nodes.And) else when_false),
+        )
+
+    walk_or = walk_and
+
+    def walk_condexpr(self, node: nodes.CondExpr, bound: set[str], guards: _Guards) -> None:
+        when_true, when_false = _facts(node.test)
+        self.walk(node.test, bound, guards=guards)
+        self.walk(node.expr1, bound, guards=guards | when_true)
+        if node.expr2 is not None:
+            self.walk(node.expr2, bound, guards=guards | when_false)
+
+    def walk_if(self, node: nodes.If, bound: set[str], guards: _Guards) -> None:
+        for branch in (node, *node.elif_):
+            when_true, when_false = _facts(branch.test)
+            self.walk(branch.test, bound, guards=guards)
+            self.walk_all(branch.body, bound, guards=guards | when_true)
+            guards = guards | when_false
+        self.walk_all(node.else_, bound, guards=guards)
+
+    def walk_for(self, node: nodes.For, bound: set[str], guards: _Guards) -> None:
+        self.walk(node.iter, bound, guards=guards)
+        inner = bound | _names(node.target)
+        if node.test is not None:
+            self.walk(node.test, inner, guards=guards)
+        # `else` runs outside the loop.
+        self.walk_all(node.else_, set(bound), guards=guards)
+        self.walk_all(node.body, inner | {"loop"}, guards=guards)
+
+    def walk_assign(self, node: nodes.Assign, bound: set[str], guards: _Guards) -> None:
+        self.walk(node.node, bound, guards=guards)
+        self.target(node.target, bound)
+
+    def walk_assignblock(self, node: nodes.AssignBlock, bound: set[str], guards: _Guards) -> None:
+        self.walk_all(node.body, set(bound), guards=guards)
+        if node.filter is not None:
+            self.walk(node.filter, bound, guards=guards)
+        self.target(node.target, bound)
+
+    def target(self, target: nodes.Node, bound: set[str]) -> None:
+        if isinstance(target, nodes.NSRef) and target.name not in bound:
+            message = (
+                f"{target.name!r} is not a namespace; make one with {{% set {target.name} = "
+                f"namespace() %}}"
+            )
+            raise LocatedError(message, offset_of(target), code="undefined-variable")
+        bound |= _names(target)
+
+    def walk_macro(self, node: nodes.Macro, bound: set[str], guards: _Guards) -> None:
+        bound.add(node.name)
+        inner = set(bound)
+        self.walk_all(node.defaults, inner, guards=guards)
+        inner |= {argument.name for argument in node.args}
+        self.walk_all(node.body, inner, guards=guards)
+
+    def walk_with(self, node: nodes.With, bound: set[str], guards: _Guards) -> None:
+        self.walk_all(node.values, bound, guards=guards)
+        inner = set(bound)
+        for target in node.targets:
+            inner |= _names(target)
+        self.walk_all(node.body, inner, guards=guards)
+
+    def walk_filterblock(self, node: nodes.FilterBlock, bound: set[str], guards: _Guards) -> None:
+        self.walk(node.filter, bound, guards=guards)
+        self.walk_all(node.body, set(bound), guards=guards)
+
+
+def _names(target: nodes.Node) -> set[str]:
+    if isinstance(target, nodes.Name):
+        return {target.name}
+    return {name.name for name in target.find_all(nodes.Name)}
+
+
+def _facts(test: nodes.Node) -> tuple[_Guards, _Guards]:
+    """Returns the names that are defined if a test holds, and those that are defined if it does
+    not.
+    """
+    if isinstance(test, nodes.Not):
+        when_true, when_false = _facts(test.node)
+        return when_false, when_true
+    if isinstance(test, nodes.And | nodes.Or):
+        left = _facts(test.left)
+        right = _facts(test.right)
+        if isinstance(test, nodes.And):
+            return left[0] | right[0], left[1] & right[1]
+        return left[0] & right[0], left[1] | right[1]
+    if isinstance(test, nodes.Test) and test.name in ("defined", "undefined"):
+        base, path = free_path(test.node)
+        known: _Guards
+        if isinstance(base, nodes.Name):
+            known = frozenset({(base.name, path)})
+        else:
+            known = _NONE
+        if test.name == "defined":
+            return (known, _NONE)
+        return (_NONE, known)
+    return _NONE, _NONE
+
+
+def truth_of(node: nodes.Node) -> bool | None:
+    """Whether a constant test holds; None if it depends on a variable."""
+    if isinstance(node, nodes.Const):
+        return bool(node.value)
+    if isinstance(node, nodes.Not):
+        inner = truth_of(node.node)
+        if inner is None:
+            return None
+        return not inner
+    if isinstance(node, nodes.And | nodes.Or):
+        sides = (truth_of(node.left), truth_of(node.right))
+        decisive = isinstance(node, nodes.Or)
+        if decisive in sides:
+            return decisive
+        if None in sides:
+            return None
+        return not decisive
+    if isinstance(node, nodes.Compare) and len(node.ops) == 1:
+        left = node.expr
+        right = node.ops[0].expr
+        if isinstance(left, nodes.Const) and isinstance(right, nodes.Const):
+            same = left.value == right.value
+            return {"eq": same, "ne": not same}.get(node.ops[0].op)
+    return None
