@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 
 Decorator = Callable[..., Any]
 
@@ -193,3 +193,20 @@ def test_init_is_compiled_for_the_first_instance() -> None:
 def test_instances_are_pickled_and_copied_without_a_second_initialization(stored: Any) -> None:
     for again in (pickle.loads(pickle.dumps(stored)), copy.deepcopy(stored), copy.copy(stored)):
         assert again == stored and type(again) is type(stored)
+
+
+def test_frozen_makes_a_frozen_class_with_slots():
+    @frozen
+    class Point:
+        x: int
+
+    @frozen(kw_only=True)
+    class Named:
+        name: str
+
+    for instance in (Point(1), Named(name="n")):
+        assert not hasattr(instance, "__dict__")
+        with pytest.raises(FrozenInstanceError):
+            instance.x = 2
+    with pytest.raises(TypeError):
+        Named("n")

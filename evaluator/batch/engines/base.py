@@ -232,6 +232,7 @@ def unanswered_result(work: WorkItem, failure: Failure, number: int | None = Non
 
 
 _COUNTED = (
+    "key",
     "verdict",
     "scores",
     "failure",
