@@ -381,8 +381,8 @@ class Host:
         self._send(("notice", line))
 
     def _send(self, message: tuple[Any, ...]) -> None:
-        """Queues a message. Nobody waits long for what has ended: it is sent with the next other
-        message, when a quarter of the samples in flight have ended, or after a moment.
+        """Queues a message. The end of a sample or a call is not urgent: it is sent with the next
+        other message, when a quarter of the samples in flight have ended, or after a moment.
         """
         self._outbox.append(message)
         if message[0] not in _CAN_WAIT or len(self._outbox) > len(self._tasks) // 4:

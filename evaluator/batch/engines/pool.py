@@ -83,7 +83,7 @@ class _Member:
     owes_sign: bool = False
 
     def close_proxy(self) -> None:
-        """Without jobs it makes no call; otherwise nobody knows what its calls in flight used."""
+        """Without jobs it makes no call; otherwise the usage of its calls in flight is unknown."""
         self.proxy.close(None if self.jobs else UNUSED)
 
 

@@ -22,6 +22,7 @@ from evaluator.batch.engines.base import ClusterLost
 from evaluator.batch.identity import Cell, Identity, is_sealed, parse_line
 from evaluator.batch.pending import find_unrecorded
 from evaluator.batch.records import Sample, Verdict
+from evaluator.batch.result_index import ResultIndex
 from evaluator.batch.scorers import make_scorers, scorer
 from evaluator.batch.work import Variant, Worker, WorkItem, WorkResult
 from evaluator.handler.config import HandlerConfig
@@ -277,7 +278,7 @@ async def cancelling_cancels_work_in_flight_and_a_later_run_resumes_it(bench: Be
     assert bench.engine.in_flight() == 0 and not bench.done
     assert Counter(task.status for task in bench.store.list()) in ({"aborted": CONCURRENCY}, {})
     bench.server.let_go()
-    bench.unrecorded = find_unrecorded(bench.store, {})
+    bench.unrecorded = find_unrecorded(bench.store, ResultIndex())
     await bench.run(bench.works(9))
     assert bench.verdicts == {Verdict.PASSED: 9} and set(bench.samples.values()) == {1}
     assert len(list(bench.store.list())) == 9
