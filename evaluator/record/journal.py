@@ -21,6 +21,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import count
@@ -348,6 +349,9 @@ class Journal:
             number = self._texts.get(content)
         else:
             number = None
+        if number is not None:
+            result = {key: value for key, value in summary.result.items() if key != "content"}
+            summary = replace(summary, result=result)
         self._add(Entry("summary", number or 0, (summary,)))
         self.flush()
 

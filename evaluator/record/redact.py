@@ -354,9 +354,10 @@ def _forms_of(value: str) -> Iterator[str]:
     yield value
     yield value[::-1]
     for dumped in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
-        # Inside a JSON string, which a tool may return, and inside JSON that is itself a string in
-        # JSON.
-        yield from (dumped[1:-1], json.dumps(dumped)[3:-3])
+        # Inside a JSON string, which a tool may return, in JSON that is itself a string in JSON,
+        # and both in a record that is JSON.
+        twice = json.dumps(dumped)
+        yield from (dumped[1:-1], twice[3:-3], json.dumps(twice)[7:-7])
     for quoted in (quote(data, safe=""), quote(data), quote_plus(data)):
         yield from (quoted, re.sub("%..", lambda match: match[0].lower(), quoted))
     yield from (data.hex(), data.hex().upper())

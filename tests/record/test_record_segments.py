@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import math
 import os
 import subprocess
@@ -377,6 +378,22 @@ def test_secrets_are_not_in_a_segment_nor_in_its_index(tmp_path: Path) -> None:
     store.close()
     content = segment_of(store).read_bytes()
     assert secret.encode() not in content and b"[redacted:API_KEY]" in content
+
+
+@pytest.mark.parametrize("secret", ['pa"ss\\word1xyz', "line-one\nline-two", "naïve-pässword"])
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_secret_in_json_within_json_is_not_written(
+    tmp_path: Path, secret: str, is_packed: bool
+) -> None:
+    store = TaskStore(tmp_path, redactor=Redactor({"KEY": secret}), is_packed=is_packed)
+    text = json.dumps({"a": json.dumps({"key": secret}), "of": "nobody"})
+    journal = store.create("do it", {"text": text})
+    journal.begin(StepStart("turn[1]", "model", "m", {"content": text}, "f"))
+    journal.flush()
+    end(journal)
+    content = TaskStore(tmp_path).content_of(1).decode()
+    assert "[redacted:KEY]" in content and "nobody" in content
+    assert json.dumps(json.dumps({"key": secret}))[3:-3] not in content
 
 
 def test_a_segment_whose_tasks_have_ended_is_not_read_to_find_interrupted_ones(

@@ -26,8 +26,11 @@ MARK = re.compile(r"ANS-[0-9a-f]{16}|FX\[[a-z0-9-]+\]")
 SUBTASK = "SUBTASK-"
 # Also before it has its name; not a torn end that is set aside.
 _TASK_FILE = re.compile(r"\.md(?:\.[0-9a-f]{16}\.tmp)?$")
-_END = re.compile(rb"<!-- (?:end|note) ")
-_SUBTASK = re.compile(rb': subtask <!-- begin .*?"task_id": ([0-9]+)', re.DOTALL)
+# The ends of steps in a task file, and in a frame of a segment.
+_END = re.compile(rb'<!-- (?:end|note) |\["(?:end|note)",[0-9]+,')
+_SUBTASK = re.compile(
+    rb'(?:: subtask <!-- begin .*?|"subtask","[^"]*",\{[^{}]*?)"task_id": ?([0-9]+)', re.DOTALL
+)
 _RESULT = re.compile(rb'"identity":"([0-9a-f]{32})"')
 
 LAST = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 60_000) - 64
