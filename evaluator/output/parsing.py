@@ -98,8 +98,9 @@ def parse_output(
             parsed = read_xml(text, compile_schema(schema))
         elif type == "text":
             ignored = schema is not None and schema not in ("string", "any", "text", "", str)
-            warnings = ("a schema has no effect where the type is text",) if ignored else ()
-            parsed = ParsedOutput(text, warnings, error=None, text=text)
+            parsed = ParsedOutput(text, (), error=None, text=text)
+            if ignored:
+                parsed = replace(parsed, warnings=(MESSAGES["no_schema"],))
         else:
             message = f"the output type {type!r} is unknown: use text, json or xml"
             raise UnusableSchema(message)
@@ -114,12 +115,12 @@ def parse_output(
 def _parse_json(text: str, schema: Schema | None, *, is_strict: bool) -> ParsedOutput:
     try:
         value = read_strict(text)
-        literal = text if is_strict else double_unmeant(text)
-        if literal != text:
+        warnings: tuple[str, ...] = ()
+        if not is_strict and (literal := double_unmeant(text)) != text:
             value = read_strict(literal)
+            warnings = (MESSAGES["literal_escape"],)
     except (ValueError, RecursionError):
         return _read_lenient(text, schema)
-    warnings = () if literal == text else (MESSAGES["literal_escape"],)
     if schema is None or (schema.build is None and schema.fits(value)):
         return ParsedOutput(value, warnings, error=None, text=text)
     return _conform_whole(value, schema).output(warnings, text)

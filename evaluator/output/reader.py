@@ -7,6 +7,7 @@ quoted texts or containers, a block is taken for JSON and read to its end.
 from __future__ import annotations
 
 import json
+from math import isfinite
 from typing import Any
 
 from evaluator.output import tokens
@@ -431,7 +432,9 @@ class BlockReader:
             # Parentheses around one value are not a tuple.
             group = self._container
             parent = self._stack[-1]
-            place = len(parent) - 1 if parent.__class__ is list else next(reversed(parent))
+            place = len(parent) - 1
+            if parent.__class__ is dict:
+                place = next(reversed(parent))
             self._kinds[-1] = "["
             self._close()
             if parent[place] is group:
@@ -540,9 +543,8 @@ class BlockReader:
         if is_whole and len(digits) <= _MAX_DIGITS:
             self._put(int(digits))
             return
-        number = float("inf") if is_whole else float(digits)
-        if number - number == 0.0:
-            self._put(number)
+        if not is_whole and isfinite(float(digits)):
+            self._put(float(digits))
             return
         self.repairs["huge_number"] = None
         self._put(digits)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from evaluator.lazy_dataclass import dataclass
 
 MESSAGES = {
+    "no_schema": "a schema has no effect where the type is text",
     "reasoning": "text inside reasoning tags was left out",
     "reasoning_open": "a reasoning tag was never closed: everything after it was left out as "
     "reasoning",

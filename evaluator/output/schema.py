@@ -88,8 +88,9 @@ class CheckedValue:
     def output(self, warnings: Iterable[str], text: str) -> ParsedOutput:
         """The result of reading `text`; `warnings` come before those of the coercion."""
         every = tuple(dict.fromkeys((*warnings, *self.warnings)))
-        value = self.value if self.error is None else None
-        return ParsedOutput(value, every, error=self.error, text=text)
+        if self.error is not None:
+            return ParsedOutput(None, every, error=self.error, text=text)
+        return ParsedOutput(self.value, every, error=None, text=text)
 
 
 class UnusableSchema(Exception):
@@ -400,17 +401,18 @@ def _adapted(model: Any) -> Schema:
             f"{label} is not a Pydantic model, a dataclass or a type of JSON values: {error}"
         ) from error
     guide: Guide | None = None
+    types: frozenset[str] | None = None
     validator: BoundedValidator | None = None
     try:
         document: dict[str, Any] = adapter.json_schema()
         guide = Guide(document)
+        types = guide.top
         validator = _validator_of(document, label)
     except pydantic.errors.PydanticInvalidForJsonSchema:
         pass  # A type without a JSON Schema, such as a callable: only Pydantic checks it.
 
     def explain(value: Any, _verdict: bool | None) -> OutputError | None:
-        error = validator.check(value) if validator is not None else None
-        if error is not None:
+        if validator is not None and (error := validator.check(value)) is not None:
             return error
         try:
             adapter.validate_python(value)
@@ -424,7 +426,6 @@ def _adapted(model: Any) -> Schema:
             )
         return None
 
-    types = guide.top if guide is not None else None
     return Schema(
         label, guide, types, fits=undecided, explain=explain, build=adapter.validate_python
     )

@@ -356,9 +356,9 @@ class ReadString:
         if (match := tokens.MIXED_KEY.match(text, begin)) is not None and tokens.CLOSED_LATER.match(
             text, match.end()
         ):
-            is_mixed = match[0][-1] not in _family(self._quote)
-            repairs = ("mixed_quotes",) if is_mixed else ()
-            return self._take(begin, match.end(1), match.end(), *repairs)
+            if match[0][-1] not in _family(self._quote):
+                self.repairs.append("mixed_quotes")
+            return self._take(begin, match.end(1), end=match.end())
         if (match := tokens.OPEN_KEY.match(text, begin)) is not None and tokens.CLOSED_LATER.match(
             text, match.end()
         ):

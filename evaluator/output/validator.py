@@ -89,7 +89,9 @@ class BoundedValidator:
     def check(self, value: Any) -> OutputError | None:
         """Why a value does not match; None if it does."""
         verdict = self.verdict(value)
-        return None if verdict else self.explain(value, verdict)
+        if verdict:
+            return None
+        return self.explain(value, verdict)
 
     def explain(self, value: Any, verdict: bool | None) -> OutputError | None:
         """Why a value with this verdict does not match; None if it does."""
