@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import inspect
 import pickle
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, field
 from typing import Any
@@ -164,6 +165,21 @@ class Derived(Stored):
 
     def __init__(self, text: str) -> None:
         super().__init__(int(text))
+
+
+def test_a_generic_factory_makes_a_new_value_for_each_instance() -> None:
+    @dataclass
+    class Found:
+        names: list[str] = field(default_factory=list[str])
+        sizes: dict[str, int] = field(default_factory=dict[str, int])
+        counts: Counter[str] = field(default_factory=Counter[str])
+        other: list[str] = field(default_factory=lambda: ["a"])
+
+    first = Found()
+    first.names.append("x")
+    first.counts["x"] += 1
+    assert Found() == Found([], {}, Counter(), ["a"]) != first
+    assert [type(value) for value in vars(first).values()] == [list, dict, Counter, list]
 
 
 def test_init_is_compiled_for_the_first_instance() -> None:

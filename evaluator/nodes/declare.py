@@ -392,17 +392,18 @@ def elements_of(cls: type) -> frozenset[str]:
     return frozenset(field.element for field in FIELDS[cls] if field.element is not None)
 
 
-def values(owner: Any, *roles: Role) -> Iterator[tuple[Field, int, Any]]:
+def values(owner: Any, *roles: Role) -> list[tuple[Field, int, Any]]:
     """The fields of a node or part with one of these roles, with each value and its position in its
     field.
     """
+    found: list[tuple[Field, int, Any]] = []
     for field in fields_with(type(owner), *roles):
         value = getattr(owner, field.name)
         if isinstance(value, tuple):
-            for position, one in enumerate(value):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-                yield field, position, one
+            found += [(field, *item) for item in enumerate(value)]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
         elif value is not None:
-            yield field, 0, value
+            found.append((field, 0, value))
+    return found
 
 
 CONVERSATION = Shape("array", item=record("a turn", role=STRING, content=STRING))
