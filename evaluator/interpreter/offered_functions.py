@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from evaluator.errors import Diagnostic, TemplateError
+from evaluator.errors import TemplateError
 from evaluator.errors.messages import json_problem
 from evaluator.language.sandbox import evaluate_expression_sync
 from evaluator.language.scopes import Scope
@@ -143,6 +143,4 @@ def _arguments(text: str) -> Any:
 
 
 def _invalid(message: str, span: Span) -> TemplateError:
-    return TemplateError(
-        [Diagnostic("error", "invalid-functions", message=f"tools: {message}", span=span)]
-    )
+    return TemplateError.of("invalid-functions", f"tools: {message}", span=span)

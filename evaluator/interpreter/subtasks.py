@@ -137,14 +137,12 @@ class Spawner:
             raise ToolError(
                 "this subtask is equal to one that it would run inside of: it would never end"
             )
+        node = chosen.node
         if chosen.template is not None:
-            node = _with_request(chosen.node, request)
-        else:
-            node = chosen.node
-        if request.max_depth is None:
-            max_depth = run.max_depth
-        else:
-            max_depth = min(run.max_depth, depth + request.max_depth)
+            node = _with_request(node, request)
+        max_depth = run.max_depth
+        if request.max_depth is not None:
+            max_depth = min(max_depth, depth + request.max_depth)
         declared = {i.name for i in node.inputs}
         subtask = Run(
             run.services,
@@ -223,18 +221,13 @@ class Spawner:
         """
         if self._is_granted(template):
             return []
-        node = self.run.services.library.get(template).node
-        if isinstance(node, Atomic):
-            kind = []
-        else:
-            kind = [f"be a task of type {_type_of(node)}"]
-        return [
-            *kind,
-            *(
-                excess.what
-                for excess in excess_of(node, self.run.services.library, authority=self.authority())
-            ),
-        ]
+        library = self.run.services.library
+        known = library.get(template)
+        found = excess_of(known.node, library, authority=self.authority())
+        refusals = [excess.what for excess in found]
+        if not isinstance(known.node, Atomic):
+            refusals.insert(0, f"be a task of type {known.type}")
+        return refusals
 
     def authority(self) -> Authority:
         """The authority of what the model chooses."""
@@ -393,11 +386,10 @@ def inputs_schema(task: Task) -> dict[str, Any]:
     """The declared inputs of `task` as a JSON Schema of type object."""
     properties: dict[str, Any] = {}
     for declared in task.inputs:
+        schema = _type_schema(declared.type)
         if declared.description:
-            description = {"description": declared.description}
-        else:
-            description = {}
-        properties[declared.name] = _type_schema(declared.type) | description
+            schema["description"] = declared.description
+        properties[declared.name] = schema
     required = [i.name for i in task.inputs if i.required and i.default is None and i.task is None]
     return object_schema(properties, required)
 
@@ -405,12 +397,12 @@ def inputs_schema(task: Task) -> dict[str, Any]:
 def _type_schema(name: str) -> dict[str, Any]:
     if name == "any":
         return {}
-    if name.endswith("[]"):
-        item = name.removesuffix("[]")
-        if item:
-            return {"type": "array", "items": {"type": item}}
-        return {"type": "array"}
-    return {"type": name}
+    if not name.endswith("[]"):
+        return {"type": name}
+    schema: dict[str, Any] = {"type": "array"}
+    if name != "[]":
+        schema["items"] = _type_schema(name.removesuffix("[]"))
+    return schema
 
 
 def read_request(arguments: Mapping[str, Any]) -> SubtaskRequest:
@@ -474,12 +466,6 @@ def _check_inputs(node: Task, template: str, request: SubtaskRequest) -> None:
             f"{listed(declared)}. "
             "Put what else matters into the description"
         )
-
-
-def _type_of(node: TopLevel) -> str:
-    if isinstance(node, Task):
-        return node.type
-    return "function"
 
 
 def _fits(node: TopLevel, request: SubtaskRequest) -> bool:

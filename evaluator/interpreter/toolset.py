@@ -148,11 +148,10 @@ def _find(run: Run, name: str, spawner: Spawner) -> Tool:
         return makers[name](spawner)
     if name in services.library:
         return template_tool(spawner, services.library.get(name))
+    names = [*services.tools.names(), *makers]
     if services.background is not None:
-        background = BACKGROUND_TOOLS
-    else:
-        background = ()
-    known = ", ".join([*services.tools.names(), *makers, *background])
+        names += BACKGROUND_TOOLS
+    known = ", ".join(names)
     raise ConfigurationError(
         f"no tool and no template has the name {name!r}; the tools are: {known}"
     )

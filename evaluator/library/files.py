@@ -89,14 +89,8 @@ def _scan_folder(
             entries = sorted(listing, key=lambda entry: os.fsencode(entry.name))
     except OSError as error:
         shown = root.name_of(below)
-        refused.append(
-            Diagnostic(
-                "error",
-                "unreadable",
-                message=f"cannot list {shown}: {_reason(error)}",
-                span=Span(shown),
-            )
-        )
+        message = f"cannot list {shown}: {_reason(error)}"
+        refused.append(Diagnostic("error", "unreadable", message=message, span=Span(shown)))
         return
     for entry in entries:
         if entry.name.startswith((".", "_")):
@@ -162,18 +156,16 @@ def read_beneath(root: Root, relative: str, at: Span) -> tuple[bytes, Stamp]:
         with open(descriptor, "rb") as file:
             info = os.fstat(descriptor)
             if not stat.S_ISREG(info.st_mode):
-                raise _refusal("unreadable", f"{shown} is not a regular file", at=at)
+                raise TemplateError.of("unreadable", f"{shown} is not a regular file", span=at)
             data = file.read(min(info.st_size, MAX_FILE_BYTES) + 1)
             if len(data) > info.st_size:  # it grew
                 data += file.read(MAX_FILE_BYTES)
     except (OSError, ValueError) as error:
-        raise _refusal("unreadable", f"cannot read {shown}: {_reason(error)}", at=at) from error
+        message = f"cannot read {shown}: {_reason(error)}"
+        raise TemplateError.of("unreadable", message, span=at) from error
     if len(data) > MAX_FILE_BYTES:
-        raise _refusal(
-            "too-large",
-            f"{shown} has more than {MAX_FILE_BYTES:,} bytes, which is the limit",
-            at=at,
-        )
+        message = f"{shown} has more than {MAX_FILE_BYTES:,} bytes, which is the limit"
+        raise TemplateError.of("too-large", message, span=at)
     return data, _stamp(info)
 
 
@@ -192,10 +184,6 @@ def _stamp(info: os.stat_result) -> Stamp:
 def _printable(path: str) -> str:
     """`path` with what UTF-8 cannot hold, and control characters, written as escapes."""
     return visible(os.fsencode(path).decode("utf-8", "backslashreplace"), one_line=True)
-
-
-def _refusal(code: str, message: str, at: Span) -> TemplateError:
-    return TemplateError([Diagnostic("error", code, message=message, span=at)])
 
 
 def _reason(error: BaseException) -> str:

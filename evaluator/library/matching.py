@@ -223,15 +223,11 @@ def better_composites(best: Match | None, composites: Sequence[Match]) -> list[M
 def describe_composites(matches: Sequence[Match]) -> str:
     """Why composite templates that fit were not chosen, and what to do."""
     which = "; ".join(
-        f"{each.template.name!r} has words of the request, but is of type {_type_of(each)}"
+        f"{each.template.name!r} has words of the request, but is of type "
+        f"{cast(Task, each.template.node).type}"
         for each in matches
     )
     return f"{which}: only atomic templates are matched, so give the name of the one to run"
-
-
-def _type_of(match: Match) -> str:
-    node = match.template.node
-    return node.type if isinstance(node, Task) else "composite"
 
 
 CLOSE = 0.1

@@ -141,39 +141,31 @@ class RefResolver:
         base = self._registry.get(name)
         if base is None and name in self._broken:
             message = f"`ref` names `{name}`, which has errors"
-            self._report(
-                "uses-broken-template", message, span=task.span, hint=f"fix `{name}` first"
-            )
+            hint = f"fix `{name}` first"
+            self._report("uses-broken-template", message, span=task.span, hint=hint)
         elif base is None:
             hint = did_you_mean(
                 name, self._registry, otherwise="register the template, or load its folder too"
             )
-            self._report(
-                "unknown-ref",
-                f"`ref` names no registered template: `{name}`",
-                span=task.span,
-                hint=hint,
-            )
+            message = f"`ref` names no registered template: `{name}`"
+            self._report("unknown-ref", message, span=task.span, hint=hint)
         elif self._cycle and name in self._together:
             if name == self._cycle[1]:
                 self._report("ref-cycle", f"`ref` is a cycle: {' → '.join(self._cycle)}", span=span)
         elif isinstance(base, Function):
             hint = f'call it instead: <call template="{name}">'
-            self._report(
-                "ref-not-a-task", f"`ref` names a function: `{name}`", span=task.span, hint=hint
-            )
+            message = f"`ref` names a function: `{name}`"
+            self._report("ref-not-a-task", message, span=task.span, hint=hint)
         elif type(base) is not type(task):
             message = (
                 f"`ref` names a task of type {base.type}, and this one is {task.type}: `{name}`"
             )
-            self._report(
-                "ref-type-mismatch", message, span=task.span, hint=f'write type="{base.type}"'
-            )
+            hint = f'write type="{base.type}"'
+            self._report("ref-type-mismatch", message, span=task.span, hint=hint)
         else:
             whole = self._done[name]
             if isinstance(whole, Task) and self._admits(task, name, base=whole):
                 return whole
-            return None
         return None
 
     def _admits(self, task: Task, name: str, base: Task) -> bool:
@@ -183,29 +175,21 @@ class RefResolver:
         nodes, height = self._sizes[name]
         self.copied[self._name] += nodes
         if self.copied.total() > MAX_REF_NODES:
+            code = "too-large"
             message = (
                 f"the `ref`s of this library bring in more than {MAX_REF_NODES:,} tasks, at "
                 "this one"
             )
-            self._report(
-                "too-large",
-                message,
-                span=task.span,
-                hint="call the template instead of copying its parts",
-            )
         elif self._level + height > MAX_NODE_DEPTH:
+            code = "too-deep"
             message = (
                 "with the parts that `ref` brings in, tasks are nested more than "
                 f"{MAX_NODE_DEPTH} deep"
             )
-            self._report(
-                "too-deep",
-                message,
-                span=task.span,
-                hint="call the template instead of copying its parts",
-            )
         else:
             return True
+        hint = "call the template instead of copying its parts"
+        self._report(code, message, span=task.span, hint=hint)
         return False
 
     def _report(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
@@ -247,7 +231,8 @@ def _merge(own: Task, base: Task) -> Task:
         if field.name in _KEPT:
             continue
         if field.form == "fields" and mine is not None and theirs is not None:
-            changes[field.name] = _merge_settings(mine, theirs)
+            silent = [one.name for one in fields(mine) if getattr(mine, one.name) is None]
+            changes[field.name] = replace(mine, **{name: getattr(theirs, name) for name in silent})
         elif not _is_stated(mine, field.default):
             changes[field.name] = theirs
             if field.name == "tools":
@@ -263,11 +248,6 @@ def _is_stated(value: object, default: object) -> bool:
     else:
         text = value
     return not (isinstance(text, Text) and not text.value.strip())
-
-
-def _merge_settings(own: Any, base: Any) -> Any:
-    silent = {f.name: getattr(base, f.name) for f in fields(own) if getattr(own, f.name) is None}
-    return replace(own, **silent)
 
 
 def _merge_inputs(own: tuple[Input, ...], base: tuple[Input, ...]) -> tuple[Input, ...]:
@@ -343,9 +323,7 @@ class Includes:
         if inside is None or os.path.isabs(href) or "\0" in href:
             message = f"`include` leaves the library folder: {href!r}"
             hint = "write a path relative to this file, inside the folder that was loaded"
-            raise TemplateError(
-                [Diagnostic("error", "include-outside", message=message, span=span, hint=hint)]
-            )
+            raise TemplateError.of("include-outside", message, span=span, hint=hint)
         return inside
 
 
@@ -354,7 +332,7 @@ def refuse_includes(href: str, span: Span) -> Source:
     in.
     """
     message = f"`include` needs a file: {href!r} has no folder to be relative to"
-    raise TemplateError([Diagnostic("error", "include-outside", message=message, span=span)])
+    raise TemplateError.of("include-outside", message, span=span)
 
 
 ReadPartial = Callable[[str, Span], Source]

@@ -119,15 +119,11 @@ class ScopeWalk:
         try:
             if isinstance(node, Function):
                 self._in_function = node.name
-                self._node(
-                    node,
-                    ChainMap(
-                        {
-                            param.name: Binding(of_type(param.type) or ANY, origin=node)
-                            for param in node.params
-                        }
-                    ),
-                )
+                names = {
+                    param.name: Binding(of_type(param.type) or ANY, origin=node)
+                    for param in node.params
+                }
+                self._node(node, ChainMap(names))
             else:
                 self._task(node, ChainMap(), top=True)
         except TooManyFindings:
@@ -142,7 +138,9 @@ class ScopeWalk:
 
     def _node(self, node: TopLevel | Node, scope: Bindings) -> None:
         if isinstance(node, Call):
-            self._call(node, scope)
+            shapes = [self._argument(argument, scope) for argument in node.args]
+            self.called.setdefault(node.template, node.span)
+            self._add(check_call(node, shapes, templates=self._templates, broken=self._broken))
         elif isinstance(node, Task):
             self._task(node, scope)
         else:
@@ -196,10 +194,13 @@ class ScopeWalk:
                 if field.of is not Input:
                     self._fields(value, node, scope=scope)
                 continue
-            if field.binds is None:
-                inner = scope
-            else:
-                inner = self._bound(field, node, position=position, scope=scope)
+            inner = scope
+            if field.binds is not None:
+                self._known.scope = scope
+                shapes = field.bound(node, position, self._known)
+                inner = scope.new_child(
+                    {name: Binding(shape, origin=node) for name, shape in shapes.items()}
+                )
             if field.role == "node":
                 self._node(value, inner)
             elif isinstance(value, Expression):
@@ -220,13 +221,6 @@ class ScopeWalk:
                     span=node.span,
                 )
 
-    def _bound(self, field: Field, node: Any, position: int, scope: Bindings) -> Bindings:
-        self._known.scope = scope
-        shapes = field.bound(node, position, self._known)
-        return scope.new_child(
-            {name: Binding(shape, origin=node) for name, shape in shapes.items()}
-        )
-
     def _unread(self, field: Field, child: Any, scope: Bindings) -> None:
         """A finding where a child reads none of the names that it has to read to have a purpose."""
         for names, message in field.expects:
@@ -239,10 +233,9 @@ class ScopeWalk:
                 )
 
     def _unused(self, node: Task, inner: Bindings) -> None:
+        appended = set[str]()
         if node.asks_model:
-            appended = {one.name for one in unnamed_inputs(node)}
-        else:
-            appended = set[str]()
+            appended.update(one.name for one in unnamed_inputs(node))
         for declared in node.inputs:
             if declared.name in self._unread_words:
                 continue
@@ -273,10 +266,9 @@ class ScopeWalk:
         `others` are the other inputs that the caller gives. `place` is that of a finding about what
         the scope gives the input.
         """
+        around = outer
         if top:
             around = ChainMap(*outer.maps, others)
-        else:
-            around = outer
         shape = of_type(declared.type) or ANY
         if declared.source is not None:
             found = self._expression(declared.source, around)
@@ -316,11 +308,6 @@ class ScopeWalk:
             self._error("type-mismatch", message, span=span)
 
     # Calls
-
-    def _call(self, node: Call, scope: Bindings) -> None:
-        shapes = [self._argument(argument, scope) for argument in node.args]
-        self.called.setdefault(node.template, node.span)
-        self._add(check_call(node, shapes, templates=self._templates, broken=self._broken))
 
     def _argument(self, argument: Argument, scope: Bindings) -> Shape | str:
         """The shape of the value that is passed; the text itself where the argument is a

@@ -151,14 +151,6 @@ _ABSENT: dict[str, Callable[[Span], Any]] = {
 """The value of a required field that is not there."""
 
 
-def _attribute(b: Builder, view: View, field: Field) -> str | None:
-    return view.get(field.attribute or "")
-
-
-def _names(b: Builder, view: View, field: Field) -> tuple[str, ...]:
-    return tuple((view.get(field.attribute or "") or "").replace(",", " ").split())
-
-
 def _model(b: Builder, view: View, field: Field) -> Text | None:
     """A model's id; None where the element gives a role only."""
     text = b.text(view)
@@ -297,9 +289,11 @@ def _inputs(b: Builder, view: View, field: Field) -> tuple[Input, ...]:
 
 
 READERS: dict[str, Callable[[Builder, View, Field], Any]] = {
-    "attribute": _attribute,
+    "attribute": lambda b, view, field: view.get(field.attribute or ""),
     "flag": lambda b, view, field: b.flag(view, field.attribute or ""),
-    "names": _names,
+    "names": lambda b, view, field: tuple(
+        (view.get(field.attribute or "") or "").replace(",", " ").split()
+    ),
     "stop": _literal,
     "extra_body": _literal,
     "text": lambda b, view, field: b.text(view),

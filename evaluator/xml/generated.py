@@ -175,14 +175,15 @@ def _exact(
     node, found = _validate("\n" * (place.line - 1) + " " * (place.column - 1) + xml, repairer.file)
     if node is None:
         return None
+    end = repairer.span(chosen.end)
     outside = [
-        one for one in around if not _is_within(one.span, place, end=repairer.span(chosen.end))
+        one
+        for one in around
+        if not (
+            (place.line, place.column) <= (one.span.line, one.span.column) < (end.line, end.column)
+        )
     ]
     return GeneratedTask(node, (*outside, *found), errors=(), xml=xml, original=text)
-
-
-def _is_within(span: Span, start: Span, end: Span) -> bool:
-    return (start.line, start.column) <= (span.line, span.column) < (end.line, end.column)
 
 
 def _repair(
@@ -225,11 +226,7 @@ def _validate(xml: str, file: str) -> tuple[Task | None, list[Diagnostic]]:
     found = list(built.diagnostics)
     if any(one.severity == "error" for one in found):
         return None, found
-    if len(built.templates) == 1:
-        node = built.templates[0]
-    else:
-        node = None
-    if isinstance(node, Task):
+    if len(built.templates) == 1 and isinstance(node := built.templates[0], Task):
         return node, found
     return None, [Diagnostic("error", "no-task", message="this is not a <task>", span=Span(file))]
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.patterns import Match, Pattern
-from evaluator.xml.vocabulary import Vocabulary, editor_vocabulary
+from evaluator.xml.vocabulary import editor_vocabulary
 
 MAX_DEPTH = 100
 """Elements nested deeper have no content."""
@@ -207,13 +207,10 @@ def _closed_before(opened: list[str], name: str) -> list[str]:
     """
     vocabulary = editor_vocabulary()
     for position in range(len(opened) - 1, -1, -1):
-        if _holds(vocabulary, opened[position], name):
+        parent = opened[position]
+        if not any(vocabulary.kinds_of(parent)) or vocabulary.holds(parent, name):
             return opened[position + 1 :]
     return []
-
-
-def _holds(vocabulary: Vocabulary, parent: str, child: str) -> bool:
-    return not any(vocabulary.kinds_of(parent)) or vocabulary.holds(parent, child)
 
 
 def complete(text: str) -> str | None:
