@@ -100,7 +100,8 @@ class Column(Sequence[Any]):
 
     def append(self, value: float) -> None:
         self._tail.append(value)
-        self._write()
+        if len(self._tail) == self._size:
+            self._write()
 
     def extend(self, values: Iterable[float]) -> None:
         self._tail.extend(values)
