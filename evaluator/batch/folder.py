@@ -24,7 +24,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
@@ -236,26 +236,19 @@ class BatchFolder:
 
     # -- results -----------------------------------------------------------------------------------
 
-    def append(self, result: SampleResult, scrub: Scrub | None = None) -> None:
-        """As `extend`, for one result."""
-        self.extend([result], scrub)
-
-    def extend(
-        self, results: Iterable[SampleResult], scrub: Scrub | None = None
-    ) -> list[SampleResult]:
+    def append(self, *results: SampleResult, scrub: Scrub | None = None) -> None:
         """Writes a line for each result, all in one write, without the secrets that `scrub` knows.
-        Every reader sees them when this returns.
 
-        Returns: the results as readers get them.
+        Raises: as `append_lines`.
+        """
+        self.append_lines(b"".join(line for line, _ in encode_results(results, scrub)))
+
+    def append_lines(self, lines: bytes) -> None:
+        """Writes lines of results as they are. Every reader sees them when this returns.
+
         Raises: RecordError, if the disk is full or fails; the file then ends where it ended before.
         RecordError too, if the file is no longer what this process wrote.
         """
-        encoded = encode_results(results, scrub)
-        self.append_lines(b"".join(line for line, _ in encoded))
-        return [SampleResult.from_dict(data) for _, data in encoded]
-
-    def append_lines(self, lines: bytes) -> None:
-        """Writes lines of results as they are. Raises: as `extend`."""
         fd = self._writable
         self._check_unchanged(fd)
         try:

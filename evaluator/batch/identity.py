@@ -147,15 +147,51 @@ def _plain(value: Any) -> Any:
     return repr(value)
 
 
-@dataclass(frozen=True, slots=True)
 class Identity:
     """A sample's key and identity. `parts`: template, handler and inputs; also the target, if the
     simulated model answers with it, an existing answer, and few-shot examples.
+
+    `value` and `parts` of an identity that a Cell has made are computed when they are first read,
+    which may be in another process: a batch without earlier results needs only the key.
     """
+
+    __slots__ = ("_made_of", "key", "parts", "value")
 
     key: str
     value: str
     parts: Mapping[str, str]
+    _made_of: tuple[Cell, Sample, int, str] | None
+
+    def __init__(self, key: str, value: str, parts: Mapping[str, str]) -> None:
+        self.key = key
+        self.value = value
+        self.parts = parts
+        self._made_of = None
+
+    @classmethod
+    def of(cls, cell: Cell, sample: Sample, epoch: int, inputs_part: str = "") -> Identity:
+        """The identity of `sample` in `cell`. `inputs_part`: `digest(sample.inputs)`, if that is
+        known already.
+        """
+        identity = cls.__new__(cls)
+        identity.key = key_of(sample.id, epoch, template=cell.template, variant=cell.variant)
+        identity._made_of = cell, sample, epoch, inputs_part
+        return identity
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for an attribute that has no value yet."""
+        if name not in ("value", "parts") or self._made_of is None:
+            raise AttributeError(name)
+        cell, sample, epoch, inputs_part = self._made_of
+        self.parts = cell.parts_of(sample, inputs_part)
+        text = "\0".join((SCHEMA, sample.id, str(epoch), cell.template, *self.parts.values()))
+        self.value = blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+        return getattr(self, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._made_of is None:
+            return Identity, (self.key, self.value, self.parts)
+        return Identity.of, self._made_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +204,12 @@ class Cell:
     handler_part: str
     is_simulated: bool
 
-    def identity(self, sample: Sample, epoch: int, inputs_part: str) -> Identity:
-        """The identity of `sample` in this cell. `inputs_part` is `digest(sample.inputs)`."""
+    def parts_of(self, sample: Sample, inputs_part: str) -> dict[str, str]:
+        """What the identity of `sample` is made of, see `Identity.of`."""
         parts = {
             "template": self.template_part,
             "handler": self.handler_part,
-            "inputs": inputs_part,
+            "inputs": inputs_part or digest(sample.inputs),
         }
         if self.is_simulated:
             parts["target"] = digest(sample.target)
@@ -181,13 +217,7 @@ class Cell:
             parts["answer"] = digest(sample.answer)
         if sample.shots:
             parts["fewshot"] = digest([[shot.inputs, shot.answer] for shot in sample.shots])
-        text = "\0".join((SCHEMA, sample.id, str(epoch), self.template, *parts.values()))
-        value = blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
-        return Identity(
-            key_of(sample.id, epoch, template=self.template, variant=self.variant),
-            value,
-            parts=parts,
-        )
+        return parts
 
 
 def changed_parts(was: Mapping[str, str], now: Mapping[str, str]) -> Iterable[str]:

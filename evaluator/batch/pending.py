@@ -96,15 +96,18 @@ class PendingWork:
     def _work_of(self, sample: Sample) -> list[WorkItem]:
         counts = self.counts
         counts.rows += 1
-        inputs_part = digest(sample.inputs)
         scored_by = ""
         if self.scoring_part:
             scored_by = digest([self.scoring_part, sample.target, sample.metadata])[:16]
+        # Of one work only, it is left to the process that evaluates.
+        inputs_part = ""
+        if self.epochs * len(self.cells) > 1:
+            inputs_part = digest(sample.inputs)
         left: list[WorkItem] = []
         for epoch in range(1, self.epochs + 1):
             for cell, variant in self.cells:
                 counts.samples += 1
-                identity = cell.identity(sample, epoch, inputs_part)
+                identity = Identity.of(cell, sample, epoch, inputs_part)
                 if self.earlier:
                     entry = self.earlier.pop(identity.key, None)
                 else:

@@ -20,7 +20,7 @@ from typing import Any, TypeVarTuple
 from evaluator.errors import RecordError, StepChanged
 from evaluator.processes.supervisor import run_to_end
 from evaluator.record.blobs import read_blob, write_blob
-from evaluator.record.encoding import FixedValue
+from evaluator.record.entries import FixedValue
 from evaluator.record.journal import Journal, now
 from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
 from evaluator.record.steps import (
