@@ -80,7 +80,7 @@ def test_lines_are_read_in_blocks_of_any_size(
     results = [a_result(number) for number in range(20)]
     with BatchFolder.create(tmp_path / "batch") as folder:
         folder.write_manifest({})
-        folder.extend(results)
+        folder.append(*results)
     monkeypatch.setattr(folder_module, "_BLOCK_BYTES", block)
     reader = BatchFolder.reader(tmp_path / "batch")
     assert [each.sample_id for each in reader.results()] == [each.sample_id for each in results]
