@@ -27,7 +27,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 from zlib import crc32
 
 from evaluator import disk
@@ -50,6 +50,9 @@ from evaluator.files.open_below import open_private_folder, open_regular, read_r
 from evaluator.record.steps import Scrub
 from evaluator.store.columns import Column, Interner, Spool
 
+if TYPE_CHECKING:
+    from evaluator.batch.summary import Columns
+
 MANIFEST = "manifest.json"
 RESULTS = "results.jsonl"
 SUMMARY = "summary.json"
@@ -71,7 +74,8 @@ _BLOCK_BYTES = 1_000_000
 _CHECKSUM = slice(10, 18)
 _CHECKED = slice(18, None)
 """The parts of a line: see `identity.seal_line`."""
-Add: TypeAlias = Callable[[Mapping[str, Any]], None]
+_NOT_RESULTS = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
+Add: TypeAlias = Callable[[Mapping[str, Any]], object]
 """Takes a result as JSON, see `SampleResult.to_dict`."""
 
 
@@ -292,19 +296,25 @@ class BatchFolder:
                 f"{self._results}: cannot be synced: {error.strerror}; {advice_on(error)}"
             ) from error
 
-    def index(self, add: Add | None = None) -> ResultIndex:
-        """The current result of each key. Parses only the head of each line; with `add`, which gets
-        every result that was ever written as JSON, all of it.
+    def index(self, columns: Columns | None = None) -> ResultIndex:
+        """The current result of each key. Parses only the head of each line; with `columns`, which
+        are empty and get every result that was ever written, all of it.
 
         Raises: RecordError, with file and line, if a line is not a result or was changed; what
-        `add` raises.
+        `Columns.add` raises.
         """
-        found = ResultIndex()
+        keys = Interner() if columns is None else columns.keys
+        found = ResultIndex(keys)
         for number, offset, line, head in self._lines():
-            if add is not None:
-                self._give(add, line, number)
             key, identity, scored_by, verdict, retryable = head.groups()
-            found.put(key, offset, identity, scored_by, verdict, retryable == b"true")
+            if columns is None:
+                place = keys.number(key.decode())
+            else:
+                try:
+                    place = columns.add(decode_line(line))
+                except _NOT_RESULTS as error:
+                    raise _not_a_result(self.path, number, error) from error
+            found.put(place, key, offset, identity, scored_by, verdict, retryable == b"true")
         return found
 
     def results(self) -> Iterator[SampleResult]:
@@ -328,11 +338,12 @@ class BatchFolder:
         keys = Interner()
         last = Column("q", Spool())
         replaced: set[int] = set()
-        end = 0
+        count = end = 0
         for _, offset, line, head in self._lines(is_checked=False):
             place = keys.number(head[1])
-            if place == len(last):
+            if place == count:
                 last.append(offset)
+                count += 1
             else:
                 replaced.add(last[place])
                 last[place] = offset
@@ -359,8 +370,8 @@ class BatchFolder:
     def _give(self, add: Add, line: bytes, number: int | None) -> None:
         try:
             add(decode_line(line))
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise _corrupt(self.path, number, what=f"{type(error).__name__}: {error}") from error
+        except _NOT_RESULTS as error:
+            raise _not_a_result(self.path, number, error) from error
 
     def entries(self, start: int = 0) -> Iterator[tuple[int, int, dict[str, Any]]]:
         """Each line from byte `start` on: where it begins, where it ends, and the result as JSON,
@@ -384,8 +395,8 @@ class BatchFolder:
     def _parsed(self, line: bytes, number: int | None) -> SampleResult:
         try:
             return parse_line(line)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _corrupt(self.path, number, what=f"{type(error).__name__}: {error}") from error
+        except _NOT_RESULTS as error:
+            raise _not_a_result(self.path, number, error) from error
 
     def _lines(
         self, start: int = 0, *, is_checked: bool = True
@@ -537,6 +548,10 @@ def _corrupt(path: Path, number: int | None, what: str) -> BatchDamaged:
     return BatchDamaged(
         f"{where}: {what}; to remove damaged lines and evaluate their samples again, {REPAIR}"
     )
+
+
+def _not_a_result(path: Path, number: int | None, error: Exception) -> BatchDamaged:
+    return _corrupt(path, number, what=f"{type(error).__name__}: {error}")
 
 
 def _too_long(path: Path, number: int | None) -> BatchDamaged:

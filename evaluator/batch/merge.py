@@ -30,7 +30,6 @@ from evaluator.record.blobs import FOLDER as ATTACHMENTS
 from evaluator.record.journal import now
 from evaluator.record.segments import FOLDER as SEGMENTS
 from evaluator.record.store import TaskStore
-from evaluator.store.columns import Interner
 
 _WRITE_BYTES = 1_000_000
 # Everything that has to be equal in the manifests of shards of one batch.
@@ -166,12 +165,11 @@ def _without_path(rows: Mapping[str, Any]) -> dict[str, Any]:
 
 def _write(parts: Sequence[_ShardBatch], path: Path) -> None:
     with BatchFolder.create(path) as folder:
-        keys = Interner()
         lost: list[str] = []
         first = parts[0].manifest
         columns = Columns(first.get("cluster"), first.get("group_by"))
         for part in parts:
-            lost += _copy_results(part, folder, keys=keys, columns=columns)
+            lost += _copy_results(part, folder, columns)
             _copy_tasks(part.folder / TASKS, path / TASKS)
             copy_labels(part.folder, path)
         folder.write_manifest(_merged_manifest(parts, lost))
@@ -179,9 +177,7 @@ def _write(parts: Sequence[_ShardBatch], path: Path) -> None:
         folder.sync()
 
 
-def _copy_results(
-    part: _ShardBatch, folder: BatchFolder, keys: Interner, columns: Columns
-) -> list[str]:
+def _copy_results(part: _ShardBatch, folder: BatchFolder, columns: Columns) -> list[str]:
     """Copies the lines of current results, and adds them to `columns`. Returns: what the shard has
     lost.
 
@@ -196,8 +192,9 @@ def _copy_results(
         nonlocal count, without_record, size
         if is_left_out(result["template"], result["variant"], result["key"]):
             return
-        known = len(keys)
-        if keys.number(result["key"]) < known:
+        known = len(columns)
+        columns.add(result)
+        if len(columns) == known:
             raise UsageError(
                 f"{part.folder}: sample {result['sample_id']!r} (epoch {result['epoch']}, "
                 f"{result['template']}, {result['variant']}) is in another shard too; were the "
@@ -207,7 +204,6 @@ def _copy_results(
         task_id = result["task_id"]
         if task_id is not None and task_id not in records:
             without_record += 1
-        columns.add(result)
         lines.append(line)
         size += len(line)
         if size >= _WRITE_BYTES:

@@ -29,17 +29,19 @@ class ResultEntry(NamedTuple):
 
 class ResultIndex:
     """The entry of each key's latest result, in the order of the keys' first results. It is on the
-    disk: memory holds a byte for each entry.
+    disk: memory holds a byte for each entry. `keys` number the keys of the entries, in this order,
+    and may number others after them.
     """
 
-    def __init__(self) -> None:
-        self._keys = Interner()
+    def __init__(self, keys: Interner) -> None:
+        self._keys = keys
         self._records = Records(_FORM)
         self._is_there = bytearray()
         self._next = 0
 
     def put(
         self,
+        number: int,
         key: bytes,
         offset: int,
         identity: bytes,
@@ -47,8 +49,7 @@ class ResultIndex:
         verdict: bytes,
         is_retryable: bool,
     ) -> None:
-        """Sets the entry of `key`, from the words of its line."""
-        number = self._keys.number(key)
+        """Sets the entry of `key`, which has this number, from the words of its line."""
         record = (key, offset, identity, scored_by, VERDICT_CODES[verdict], is_retryable)
         if number == len(self._is_there):
             self._is_there.append(1)
@@ -121,8 +122,8 @@ class ResultIndex:
             record = self._records[number]
             if record[0] == data:
                 return (number, record) if self._is_there[number] else None
-        found = self._keys.find(data)
-        if found is None or not self._is_there[found]:
+        found = self._keys.find(key)
+        if found is None or found >= len(self._is_there) or not self._is_there[found]:
             return None
         return found, self._records[found]
 

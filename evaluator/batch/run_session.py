@@ -200,7 +200,7 @@ def _read_earlier(folder: BatchFolder, columns: Columns) -> tuple[Columns | None
     which the summary raises again.
     """
     try:
-        return columns, folder.index(columns.add)
+        return columns, folder.index(columns)
     except UsageError:
         return None, folder.index()
 

@@ -270,19 +270,15 @@ def _read_rows(body: bytes, end: int) -> dict[int, PackedTask]:
     """
     tasks: dict[int, PackedTask] = {}
     for number, status, labels, places in json.loads(body)["tasks"]:
-        is_known = type(number) is int and status in _STATUSES and len(places) % 2 == 0
-        frames = zip(places[::2], places[1::2], strict=True)
-        if not is_known or not all(
-            type(offset) is int and type(length) is int and 0 <= offset <= offset + length <= end
-            for offset, length in frames
-        ):
-            raise ValueError("a row of the index cannot be read")
-        tasks[number] = PackedTask(
-            number,
-            status,
-            labels=cast("dict[str, Any]", labels) if isinstance(labels, dict) else None,
-            places=places,
-        )
+        if type(number) is not int or status not in _STATUSES:
+            raise ValueError("a row of the index has no task")
+        for offset, length in zip(places[::2], places[1::2], strict=True):
+            is_whole = type(offset) is int and type(length) is int
+            if not is_whole or not 0 <= offset <= offset + length <= end:
+                raise ValueError("a row of the index names other bytes than frames")
+        if not isinstance(labels, dict):
+            labels = None
+        tasks[number] = PackedTask(number, status, labels, places)
     return tasks
 
 

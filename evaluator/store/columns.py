@@ -5,7 +5,7 @@ file that goes with the process. What it holds is derived from files that stay, 
 whenever it is needed. Without room on the disk, memory takes it.
 
 Measured beside a table of SQLite, for a row of 23 values: 7 to 11 µs to insert and 11 to 14 µs to
-find by its key, where these take 1 to 2 µs (`bench/README.md`).
+find by its key, where these take 1 to 6 µs (`bench/README.md`).
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ class Column(Sequence[Any]):
 
     def append(self, value: float) -> None:
         self._tail.append(value)
-        self._write()
+        if len(self._tail) == self._size:
+            self._write()
 
     def extend(self, values: Iterable[float]) -> None:
         self._tail.extend(values)

@@ -11,6 +11,7 @@ from evaluator.batch.folder import BatchFolder
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.batch.result_index import ResultIndex
 from evaluator.batch.summary import Columns, summarise
+from evaluator.store.columns import Interner
 
 
 def key_of(number: int) -> str:
@@ -18,11 +19,24 @@ def key_of(number: int) -> str:
 
 
 def an_index(count: int) -> ResultIndex:
-    index = ResultIndex()
+    index = ResultIndex(Interner())
     for number in range(count):
-        key = key_of(number).encode()
-        index.put(key, 900 * number, b"a" * 32, b"b" * 16, b"passed", is_retryable=False)
+        put(index, number, 900 * number)
     return index
+
+
+def put(
+    index: ResultIndex,
+    number: int,
+    offset: int,
+    identity: bytes = b"a" * 32,
+    scored_by: bytes = b"b" * 16,
+    verdict: bytes = b"passed",
+    is_retryable: bool = False,
+) -> None:
+    key = key_of(number)
+    place = index._keys.number(key)
+    index.put(place, key.encode(), offset, identity, scored_by, verdict, is_retryable)
 
 
 def a_result(number: int) -> SampleResult:
@@ -33,7 +47,7 @@ def a_result(number: int) -> SampleResult:
 
 def test_the_last_entry_of_a_key_counts_in_the_place_of_its_first() -> None:
     index = an_index(3_000)
-    index.put(key_of(7).encode(), 5, b"c" * 32, b"", b"error", is_retryable=True)
+    put(index, 7, 5, b"c" * 32, b"", b"error", is_retryable=True)
     entry = index[key_of(7)]
     assert (entry.offset, entry.identity, entry.scored_by) == (5, b"c" * 32, b"")
     assert entry.verdict is Verdict.ERROR and entry.retryable
@@ -54,7 +68,7 @@ def test_entries_are_taken_in_any_order_and_once() -> None:
 
 def test_an_entry_is_found_by_its_identity() -> None:
     index = an_index(2)
-    index.put(key_of(9).encode(), 4, b"d" * 32, b"", b"failed", is_retryable=False)
+    put(index, 9, 4, b"d" * 32, b"", b"failed")
     find = index.by_identity()
     assert find("d" * 32).offset == 4 and find("a" * 32).offset == 900 and find("e" * 32) is None
 
@@ -78,14 +92,14 @@ def test_lines_are_read_in_blocks_of_any_size(
 
 def test_memory_holds_no_results_and_no_entries() -> None:
     columns = Columns(None, None)
-    index = ResultIndex()
+    index = ResultIndex(columns.keys)
     result = a_result(0).to_dict()
 
     def add(numbers: range) -> None:
         for number in numbers:
             key = key_of(number)
             columns.add(result | {"key": key, "sample_id": key, "task_id": number})
-            index.put(key.encode(), number, b"a" * 32, b"b" * 16, b"passed", is_retryable=False)
+            put(index, number, number)
 
     tracemalloc.start()
     try:

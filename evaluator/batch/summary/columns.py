@@ -257,6 +257,7 @@ def _fault_in(error: str | None, value: float | None) -> str | None:
 class Columns:
     """Every added result as columns; a row is the same index in each of them.
 
+    `keys` number the keys of the results: a row has the number of its key.
     `clusters` and `parts` number the values of the two metadata fields, which `with_cluster` and
     `with_group_by` results have; None without such a field. A result without the field is NONE, and
     in `clusters`, once closed, its sample's own negative number. `fields` are the metadata fields
@@ -316,7 +317,7 @@ class Columns:
         )
         self._fresh: list[tuple[float, ...]] = []
         self._count = 0
-        self._keys = Interner()
+        self.keys = Interner()
         self._epochs: set[tuple[int, int]] = set()
 
     def _column(self, typecode: str) -> Column:
@@ -325,9 +326,9 @@ class Columns:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, result: Mapping[str, Any]) -> None:
+    def add(self, result: Mapping[str, Any]) -> int:
         """Adds a result as JSON (see `SampleResult.to_dict`), or replaces the earlier one for its
-        row.
+        row. Returns: the row, which is the number of its key.
 
         Raises: UsageError, if the field to group by has more than MAX_VALUES values; KeyError,
         TypeError or ValueError, for something else than a result.
@@ -336,7 +337,7 @@ class Columns:
         group = self.groups.setdefault(cell, len(self.groups))
         self._epochs.add((group, result["epoch"]))
         run = _run_of(result)
-        row = self._keys.number(result["key"])
+        row = self.keys.number(result["key"])
         values = (
             group,
             hash(result["sample_id"]),
@@ -360,6 +361,7 @@ class Columns:
                 column[row] = value
         if self.clusters is not None or self.parts is not None:
             self._number_fields(row, result)
+        return row
 
     def _put_scores(self, row: int, scores: Mapping[str, Any]) -> tuple[str, str] | None:
         """Sets the scores of a row. Returns: the first scorer that went wrong, and how."""
@@ -403,7 +405,7 @@ class Columns:
             self.sample.extend(map(samples.number_of_hash, self._sample_hash))
             self.sample_count = len(samples)
         self.left_out_count = len(self._left_out)
-        self._keys = self._left_out = Interner()
+        self._left_out = Interner()
         if self.parts is not None:
             self.with_group_by = len(self) - countOf(self.parts, NONE)
         if self.clusters is not None:
