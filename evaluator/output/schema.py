@@ -15,16 +15,16 @@ import os
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from evaluator.errors import ConfigurationError
 from evaluator.errors.messages import cut, json_problem
-from evaluator.files.project_code import CodeGuard, import_place
 from evaluator.language.scopes import TYPE_NAMES, describe, is_type_name, matches
 from evaluator.lazy_dataclass import dataclass
-from evaluator.output.coerce import Guide
 from evaluator.output.result import OutputError, json_path
-from evaluator.output.validator import MAX_STEPS, BoundedValidator, Watch
+
+if TYPE_CHECKING:
+    from evaluator.output.coerce import Guide
 
 _CLASSES: dict[Any, str] = {
     str: "string",
@@ -175,6 +175,8 @@ def schema_text(declared: str) -> str | None:
 
 @lru_cache(maxsize=256)
 def _named(name: str) -> Schema | None:
+    from evaluator.output.coerce import Guide
+
     if name == "any":
         return None
 
@@ -252,6 +254,8 @@ def _file_at(path: str, _mtime_ns: int, _size: int) -> Schema:
 
 
 def _from_text(text: str, label: str) -> Schema:
+    from evaluator.output.coerce import Guide
+
     try:
         document: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -265,6 +269,8 @@ def _from_text(text: str, label: str) -> Schema:
 def _document_check(document: dict[str, Any], label: str) -> Check:
     from jsonschema import exceptions, validators
     from referencing.exceptions import Unresolvable
+
+    from evaluator.output.validator import BoundedValidator, Watch
 
     if sum(1 for _ in _parts(document)) > MAX_PARTS:
         raise UnusableSchema(f"{label} has more than {MAX_PARTS:,} parts; divide it, or check less")
@@ -313,6 +319,8 @@ def _document_check(document: dict[str, Any], label: str) -> Check:
 
 
 def _explain_spent(verdict: bool | None) -> NotChecked:
+    from evaluator.output.validator import MAX_STEPS
+
     if verdict is False:
         message = (
             "the value does not match its schema; the place was not found within "
@@ -433,6 +441,8 @@ def _alternative(error: Any) -> str | None:
 @lru_cache(maxsize=256)
 def _model(name: str, folder: str, imports: Imports) -> Schema:
     """The schema of a class. `folder` is the current one, in which its module may be."""
+    from evaluator.files.project_code import CodeGuard, import_place
+
     place, _, attribute = name.rpartition(":")
     if imports == "allowed":
         guard = CodeGuard(folder)
@@ -459,6 +469,8 @@ def _adapted(model: Any) -> Schema:
     `list[Model]`, …
     """
     import pydantic
+
+    from evaluator.output.coerce import Guide
 
     label = getattr(model, "__name__", None) or str(model)
     try:
