@@ -85,7 +85,7 @@ def fit(rows: Iterable[Found]) -> Logistic:
         [((_dot(weights, x), 1.0), right, weight) for x, right, weight in points], TINY
     )
     *weights, intercept = [slope * w for w in weights]
-    return Logistic(*[round(w, 2) for w in (*weights, intercept + shift)])
+    return Logistic(Evidence(*[round(w, 2) for w in weights]), round(intercept + shift, 2))
 
 
 def newton(points: Sequence[tuple[tuple[float, ...], bool, float]], ridge: float) -> list[float]:

@@ -15,7 +15,6 @@ from evaluator.jobs.entries import StrategyAttempt as StrategyAttempt
 from evaluator.jobs.importing import Imported as Imported
 from evaluator.jobs.queue_store import StoredEntry as StoredEntry
 from evaluator.jobs.queue_store import StuckEntry as StuckEntry
-from evaluator.jobs.queue_tables import EntrySummary as EntrySummary
 from evaluator.jobs.queue_view import BoardColumn as BoardColumn
 from evaluator.jobs.queue_view import QueueBoard as QueueBoard
 from evaluator.jobs.queue_view import QueueStats as QueueStats

@@ -35,7 +35,7 @@ from evaluator.authoring.portraits import (
     runs_programs,
     sample_inputs,
 )
-from evaluator.batch.arguments import target_text
+from evaluator.batch.arguments import Arguments
 from evaluator.batch.records import Sample
 from evaluator.batch.scorers import Scorer, ScorerInput, make_scorers, run_scores
 from evaluator.batch.scorers.function_scorer import without_code
@@ -215,7 +215,7 @@ class TemplateTests:
     ) -> tuple[Outcome, list[str]]:
         evaluator = self._evaluator
         outcome = await evaluator.prepare(name).evaluate(
-            dict(case.inputs), target=target_text(case.target, node)
+            dict(case.inputs), target=Arguments(node).target_text(case.target)
         )
         if not isinstance(outcome, TaskResult):
             return outcome, [f"error: {outcome}"]

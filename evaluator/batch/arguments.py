@@ -15,63 +15,67 @@ from evaluator.language.scopes import read_typed
 from evaluator.nodes import Atomic, Function, TopLevel
 
 
-def read_inputs(node: TopLevel, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The `inputs` that `node` declares, with strings read as the declared type: a CSV file has
-    only strings.
+class Arguments:
+    """Reads what one template takes of a sample: inputs, few-shot examples and the target.
 
-    Raises: UsageError, for a string that is not a value of the type.
+    `takes_shots`: whether the template has an input for few-shot examples; without it, they are
+    turns of its conversation.
     """
-    found: dict[str, Any] = {}
-    for declared in node.params if isinstance(node, Function) else node.inputs:
-        name = declared.name
-        if name not in inputs:
-            continue
-        value = found[name] = inputs[name]
-        if isinstance(value, str) and declared.type not in ("any", "string"):
-            try:
-                found[name] = read_typed(value, declared.type)
-            except UsageError as error:
-                raise UsageError(f"input {name!r}: {error}") from error
-    return found
 
+    __slots__ = ("_names", "_node", "_types", "takes_shots")
 
-def arguments_of(
-    sample: Sample, node: TopLevel
-) -> tuple[dict[str, Any], list[tuple[dict[str, Any], str]]]:
-    """The inputs of `node` for a sample, and the examples that are turns of its conversation.
+    def __init__(self, node: TopLevel) -> None:
+        declared = node.params if isinstance(node, Function) else node.inputs
+        self._node = node
+        self._names = [each.name for each in declared]
+        # Values of these inputs are read, the others are taken as they are.
+        self._types = {
+            each.name: each.type for each in declared if each.type not in ("any", "string")
+        }
+        self.takes_shots = FEWSHOT in self._names
 
-    Raises: UsageError, as `read_inputs`.
-    """
-    inputs = read_inputs(node, sample.inputs)
-    if not sample.shots:
-        return inputs, []
-    if takes_shots(node):
-        inputs[FEWSHOT] = shot_values(sample.shots)
-        return inputs, []
-    return inputs, [(read_inputs(node, shot.inputs), shot.answer) for shot in sample.shots]
+    def read(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The `inputs` that the template declares, with strings read as the declared type: a CSV
+        file has only strings.
 
+        Raises: UsageError, for a string that is not a value of the type.
+        """
+        found = {name: inputs[name] for name in self._names if name in inputs}
+        for name, kind in self._types.items():
+            value = found.get(name)
+            if isinstance(value, str):
+                try:
+                    found[name] = read_typed(value, kind)
+                except UsageError as error:
+                    raise UsageError(f"input {name!r}: {error}") from error
+        return found
 
-def takes_shots(node: TopLevel) -> bool:
-    """Whether `node` has an input for few-shot examples; without it, they are turns of its
-    conversation.
-    """
-    return any(
-        declared.name == FEWSHOT
-        for declared in (node.params if isinstance(node, Function) else node.inputs)
-    )
+    def of(self, sample: Sample) -> tuple[dict[str, Any], list[tuple[dict[str, Any], str]]]:
+        """The inputs of the template for a sample, and the examples that are turns of its
+        conversation.
 
+        Raises: UsageError, as `read`.
+        """
+        inputs = self.read(sample.inputs)
+        if not sample.shots:
+            return inputs, []
+        if self.takes_shots:
+            inputs[FEWSHOT] = shot_values(sample.shots)
+            return inputs, []
+        return inputs, [(self.read(shot.inputs), shot.answer) for shot in sample.shots]
 
-def target_text(target: Any, node: TopLevel) -> str | None:
-    """A target as a model would write it: of several right texts the first that is not empty;
-    calls, if these are the answer.
-    """
-    if isinstance(node, Atomic) and node.tools_from is not None:
-        with suppress(UsageError):  # a target of another scorer
-            target = calls_of(target)
-    elif isinstance(node, Atomic) and (node.output is None or node.output.type == "text"):
-        while isinstance(target, list):
-            items = cast("list[Any]", target)
-            target = next((each for each in items if each not in ([], "")), "")
-    if target is None or isinstance(target, str):
-        return target
-    return json.dumps(target, ensure_ascii=False)
+    def target_text(self, target: Any) -> str | None:
+        """A target as a model would write it: of several right texts the first that is not empty;
+        calls, if these are the answer.
+        """
+        node = self._node
+        if isinstance(node, Atomic) and node.tools_from is not None:
+            with suppress(UsageError):  # a target of another scorer
+                target = calls_of(target)
+        elif isinstance(node, Atomic) and (node.output is None or node.output.type == "text"):
+            while isinstance(target, list):
+                items = cast("list[Any]", target)
+                target = next((each for each in items if each not in ([], "")), "")
+        if target is None or isinstance(target, str):
+            return target
+        return json.dumps(target, ensure_ascii=False)

@@ -15,7 +15,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluator.batch.arguments import arguments_of
+from evaluator.batch.arguments import Arguments
 from evaluator.batch.costs import CacheSaving, CostPart, CostPlan
 from evaluator.batch.decision import Design
 from evaluator.batch.folder import MANIFEST, BatchFolder, ResultEntry
@@ -25,6 +25,7 @@ from evaluator.batch.reading import open_batch
 from evaluator.batch.records import Sample, SampleResult, existing_answer
 from evaluator.batch.scorers import ScorerInput, member_scorers, run_scores
 from evaluator.batch.scorers.model_graded import ModelGradedScorer
+from evaluator.batch.wave_log import LoggedCall, submissions_of
 from evaluator.batch.work import GRADER, Variant, WorkItem
 from evaluator.errors import UsageError
 from evaluator.errors.results import Outcome, TaskResult, Usage
@@ -97,12 +98,12 @@ async def plan_costs(
     parts = [part for maker in makers for part in maker.parts()]
     most = sum((maker.total for maker in makers), Amounts())
     expected = sum((part.expected for part in parts), Amounts())
-    limits = plan.options.limits
+    max_cost, max_tokens = _bounds(plan)
     capped = most.capped(
-        cost_usd=limits.max_cost,
-        batch_cost_usd=limits.max_cost,
-        input_tokens=limits.max_tokens,
-        output_tokens=limits.max_tokens,
+        cost_usd=max_cost,
+        batch_cost_usd=max_cost,
+        input_tokens=max_tokens,
+        output_tokens=max_tokens,
     )
     previewed = min(rows, -(-rows // stride), MAX_PREVIEWED)
     missing = dict.fromkeys(line for maker in makers for line in maker.missing())
@@ -130,6 +131,43 @@ def _is_resumed(plan: BatchPlan) -> bool:
     """Whether the planned session resumes a batch that is there."""
     options = plan.options
     return options.resume and options.output is not None and Path(options.output, MANIFEST).exists()
+
+
+def waiting_calls(plan: BatchPlan) -> list[LoggedCall]:
+    """The calls that wait for a provider batch: the planned session collects their answers, which
+    are paid whatever its limits are.
+    """
+    if not _is_resumed(plan):
+        return []
+    folder = plan.options.output or ""
+    created = str(BatchFolder.reader(folder).manifest().get("created"))
+    return [
+        call
+        for submission in submissions_of(folder, created)
+        if submission.is_open
+        for call in submission.calls.values()
+    ]
+
+
+def _bounds(plan: BatchPlan) -> tuple[float | None, float | None]:
+    """The most that the planned session can cost, in US dollars, and the most tokens, by its
+    limits.
+    """
+    limits = plan.options.limits
+    calls = waiting_calls(plan)
+    costs = [call.cost_usd for call in calls]
+    tokens = [count for call in calls for count in (call.input_tokens, call.output_tokens)]
+    return _bound_with(limits.max_cost, costs), _bound_with(limits.max_tokens, tokens)
+
+
+def _bound_with(limit: float | None, begun: Sequence[float | None]) -> float | None:
+    """The higher of a limit and the sum of what is begun; None if there is no limit or an amount is
+    unknown.
+    """
+    known = [amount for amount in begun if amount is not None]
+    if limit is None or len(known) < len(begun):
+        return None
+    return max(limit, sum(known))
 
 
 def _pending_work(plan: BatchPlan) -> tuple[PendingWork, int | None]:
@@ -228,6 +266,7 @@ class _CellCost:
         self._last: tuple[Sample, int | None] | None = None
         self._evaluator = evaluator
         self._node: TopLevel = evaluator.library.get(template).node
+        self._arguments = Arguments(self._node)
         self._config = evaluator.services.profile(variant.handler)
         self._bounds = CostBounds(evaluator, model=variant.model, handler=variant.handler)
         is_answered = plan.options.answers is not None
@@ -290,7 +329,7 @@ class _CellCost:
             outcome = existing_answer(answer, output)
         else:
             try:
-                inputs, shots = arguments_of(sample, self._node)
+                inputs, shots = self._arguments.of(sample)
             except UsageError:
                 return  # the run gives an error without a call
             self._asked += 1

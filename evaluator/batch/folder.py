@@ -261,7 +261,7 @@ class BatchFolder:
     def append_lines(self, lines: bytes) -> None:
         """Writes lines of results as they are. Raises: as `extend`."""
         fd = self._writable
-        self._check_unchanged()
+        self._check_unchanged(fd)
         try:
             written = disk.write(fd, lines)
             while written < len(lines):
@@ -275,11 +275,11 @@ class BatchFolder:
             ) from error
         self._end += len(lines)
 
-    def _check_unchanged(self) -> None:
+    def _check_unchanged(self, fd: int) -> None:
         """Raises: RecordError, if the file of results was removed, replaced, cut or written to by
         somebody else.
         """
-        here = os.fstat(self._writable)
+        here = os.fstat(fd)
         try:
             there = os.stat(self._results, follow_symlinks=False)
         except FileNotFoundError:
@@ -298,9 +298,10 @@ class BatchFolder:
 
         Raises: RecordError, if that fails, or if the file is no longer what this process wrote.
         """
-        self._check_unchanged()
+        fd = self._writable
+        self._check_unchanged(fd)
         try:
-            disk.fsync(self._writable)
+            disk.fsync(fd)
         except OSError as error:
             raise RecordNotWritten(
                 f"{self._results}: cannot be synced: {error.strerror}; {advice_on(error)}"

@@ -44,11 +44,11 @@ from evaluator.lazy_dataclass import dataclass
 from evaluator.library import TemplateLibrary
 from evaluator.library.calls import roles_of
 from evaluator.processes.sandboxes import NO_SANDBOX
-from evaluator.record.steps import Scrub, json_encoder
+from evaluator.record.steps import Scrub, json_pieces
 
 SCHEMA = "evaluator-batch/1"
-_compact = json_encoder((",", ":"), ascii_only=True, allow_nan=False)
-_canonical = json_encoder((",", ":"), ascii_only=True, sort_keys=True, allow_nan=False)
+_compact = json_pieces((",", ":"), ascii_only=True, allow_nan=False)
+_canonical = json_pieces((",", ":"), ascii_only=True, sort_keys=True, allow_nan=False)
 
 # Settings of a profile that change how long a call may take or what it costs, but not what is
 # asked.
@@ -80,7 +80,7 @@ def digest(value: Any) -> str:
     Raises: UsageError, if it is not JSON.
     """
     try:
-        text = _canonical(value)
+        text = "".join(_canonical(value, False))
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"not a JSON value: {error}") from error
     return blake2b(text.encode(), digest_size=16).hexdigest()
@@ -145,12 +145,12 @@ def changed_settings(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
 
 
 def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
     if isinstance(value, Mapping):
         return {str(name): _plain(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
-    if value is None or isinstance(value, (str, int, float, bool)):
-        return value
     return repr(value)
 
 
@@ -234,20 +234,22 @@ def encode_results(
     readers get it.
     """
     texts: list[str] = []
-    stored = [result.to_dict() for result in results]
-    for place, data in enumerate(stored):
+    stored: list[dict[str, Any]] = []
+    for result in results:
+        data = result.to_dict()
         try:
-            text = _compact(data)
+            text = "".join(_compact(data, False))
         except ValueError:
             # A scorer or a row from Python may hold NaN or an infinity, which JSON lacks.
-            text = _compact(_finite(data))
-            stored[place] = json.loads(text)
+            text = "".join(_compact(_finite(data), False))
+            data = json.loads(text)
+        stored.append(data)
         texts.append(text)
     # One search through all lines: few hold a secret.
     if scrub is not None and scrub.suspects("\n".join(texts)):
         for place, text in enumerate(texts):
             if scrub.suspects(text):
-                texts[place] = _compact(scrub.redact_value(json.loads(text)))
+                texts[place] = "".join(_compact(scrub.redact_value(json.loads(text)), False))
                 stored[place] = json.loads(texts[place])
     return list(zip(map(seal_line, texts), stored, strict=True))
 

@@ -96,7 +96,9 @@ class PendingWork:
         counts = self.counts
         counts.rows += 1
         inputs_part = digest(sample.inputs)
-        scored_by = self._scored_by(sample)
+        scored_by = ""
+        if self.scoring_part:
+            scored_by = digest([self.scoring_part, sample.target, sample.metadata])[:16]
         left: list[WorkItem] = []
         for epoch in range(1, self.epochs + 1):
             for cell, variant in self.cells:
@@ -133,11 +135,6 @@ class PendingWork:
             and entry.scored_by == scored_by.encode()
             and not (self.retry_errors and entry.verdict is Verdict.ERROR)
         )
-
-    def _scored_by(self, sample: Sample) -> str:
-        if self.scoring_part:
-            return digest([self.scoring_part, sample.target, sample.metadata])[:16]
-        return ""
 
     def _work_again(self, entry: ResultEntry, work: WorkItem) -> WorkItem | None:
         """The work that is left for a sample with a result that does not stay."""

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluator.batch.arguments import read_inputs, takes_shots
+from evaluator.batch.arguments import Arguments
 from evaluator.batch.averages import Average
 from evaluator.batch.cells import (
     answered_cells,
@@ -46,7 +46,6 @@ from evaluator.batch.options import BatchOptions, limits_to_dict
 from evaluator.batch.records import Sample
 from evaluator.batch.rows import RowMapping, RowsInput, RowSource, open_rows
 from evaluator.batch.rows.fewshot import FEWSHOT, ShotPool, read_shots
-from evaluator.batch.rows.mapping import is_blank
 from evaluator.batch.scorers import (
     Scorer,
     is_bounded,
@@ -188,27 +187,7 @@ def make_plan(
     reducers = _reducers_of(
         options, thresholds, scorers=scorers, parts=parts, metrics=metrics, cells=cells
     )
-    declared, required = inputs_of(evaluator, names)
-    mapping = _mapping_of(options)
-    shots = None
-    if is_answered:
-        required = []
-    elif options.fewshot is not None:
-        declared, required = (
-            [name for name in names if name != FEWSHOT] for names in (declared, required)
-        )
-        check = _check_of_shots(evaluator, names)
-        shots = read_shots(
-            options.fewshot, mapping, declared=declared, required=required, check=check
-        )
-    source = open_rows(
-        rows,
-        mapping,
-        selection=options.select,
-        declared=declared,
-        required=required,
-        choose_shots=None if shots is None else shots.choose,
-    )
+    source, shots = _open_rows(evaluator, names, rows, options=options)
     reads = {
         f"metric {metric.name}": metric.reads for metric in metrics if isinstance(metric, Average)
     }
@@ -246,6 +225,33 @@ def make_plan(
         warnings=tuple(warnings),
         deciding=deciding,
     )
+
+
+def _open_rows(
+    evaluator: Evaluator, templates: Sequence[str], rows: RowsInput, options: BatchOptions
+) -> tuple[RowSource, ShotPool | None]:
+    """The rows and the few-shot examples of a batch. Raises: UsageError, if they cannot be used."""
+    declared, required = inputs_of(evaluator, templates)
+    mapping = _mapping_of(options)
+    shots = None
+    if options.answers is not None:
+        required = []
+    elif options.fewshot is not None:
+        declared = [name for name in declared if name != FEWSHOT]
+        required = [name for name in required if name != FEWSHOT]
+        check = _check_of_shots(evaluator, templates)
+        shots = read_shots(
+            options.fewshot, mapping, declared=declared, required=required, check=check
+        )
+    source = open_rows(
+        rows,
+        mapping,
+        selection=options.select,
+        declared=declared,
+        required=required,
+        choose_shots=None if shots is None else shots.choose,
+    )
+    return source, shots
 
 
 def _check_provider_batch(
@@ -337,16 +343,16 @@ def _check_rows(
     Returns: a warning for each required input that is empty in some rows, with their number.
     Raises: RowError, for the first row that cannot be used.
     """
-    declared = [(node, _inputs_to_check(node)) for node in nodes]
-    required = {each.name for _, inputs in declared for each in inputs if each.must_be_given}
+    declared = [(node, Arguments(node), _inputs_to_check(node)) for node in nodes]
+    required = {each.name for _, _, inputs in declared for each in inputs if each.must_be_given}
     empty = dict.fromkeys(sorted(required), 0)
     number = 0
 
     def check(sample: Sample) -> None:
         nonlocal number
         number += 1
-        for node, inputs in declared:
-            values = read_inputs(node, sample.inputs)
+        for node, arguments, inputs in declared:
+            values = arguments.read(sample.inputs)
             if isinstance(node, Function):
                 continue
             try:
@@ -354,7 +360,8 @@ def _check_rows(
             except InputError as error:
                 raise UsageError(error.diagnostics[0].message) from error
         for name in required:
-            if is_blank(sample.inputs.get(name)):
+            value = sample.inputs.get(name)
+            if isinstance(value, str) and not value.strip():
                 empty[name] += 1
 
     rows.check(check, with_shots=shots is not None and not shots.is_enough_for_any_row())
@@ -443,8 +450,9 @@ def _check_of_shots(
     have them.
     """
     nodes = [evaluator.library.get(template).node for template in templates]
-    for template, node in zip(templates, nodes, strict=True):
-        if not takes_shots(node) and not isinstance(node, Atomic):
+    arguments = list(map(Arguments, nodes))
+    for template, node, taken in zip(templates, nodes, arguments, strict=True):
+        if not taken.takes_shots and not isinstance(node, Atomic):
             raise UsageError(
                 f"fewshot: the template {template!r} is not atomic, so that examples cannot be "
                 "turns of its "
@@ -453,8 +461,8 @@ def _check_of_shots(
             )
 
     def check(inputs: Mapping[str, Any]) -> None:
-        for node in nodes:
-            read_inputs(node, inputs)
+        for taken in arguments:
+            taken.read(inputs)
 
     return check
 

@@ -185,8 +185,11 @@ class Tally:
         if verdict == Verdict.ERROR:
             self.errors["a scorer failed" if failure is None else failure["kind"]] += 1
         cost = 0.0
-        scoring = (score["usage"] for score in result["scores"].values() if "usage" in score)
-        for used in (result["usage"], *scoring):
+        used_by = [result["usage"]]
+        for score in result["scores"].values():
+            if "usage" in score:
+                used_by.append(score["usage"])
+        for used in used_by:
             cost += used.get("cost_usd") or 0.0
             for name, amount in used.items():
                 before = self._used.get(name, 0)
@@ -308,11 +311,9 @@ class SafeDisplay:
 
     def __init__(self, display: Display) -> None:
         self._display: Display = display
-
-    @property
-    def shows_results(self) -> bool:
-        """Whether the display does anything with a result."""
-        return getattr(self._display.result, "__func__", None) is not NoDisplay.result
+        # Whether the display does anything with a result.
+        result = getattr(display, "result", None)
+        self.shows_results = getattr(result, "__func__", None) is not NoDisplay.result
 
     def show(
         self, event: Literal["start", "result", "progress", "notice", "end"], *arguments: Any
@@ -322,6 +323,7 @@ class SafeDisplay:
         except Exception as error:
             name = type(self._display).__name__
             self._display = NoDisplay()
+            self.shows_results = False
             reason = visible(f"{type(error).__name__}: {error}")
             LOGGER.warning(
                 "the display %s of the batch failed and is not called again: %s", name, reason

@@ -105,6 +105,21 @@ class Score:
     version: str = field(default="", compare=False)
     at: str = field(default="", compare=False)
 
+    def judged(self, version: str, at: str) -> Score:
+        """This score with its origin."""
+        return Score(
+            self.value,
+            self.passed,
+            answer=self.answer,
+            explanation=self.explanation,
+            error=self.error,
+            metadata=self.metadata,
+            usage=self.usage,
+            decides=self.decides,
+            version=version,
+            at=at,
+        )
+
     def to_dict(self) -> dict[str, Any]:
         data: dict[str, Any] = {"value": self.value, "passed": self.passed}
         for name, value in (
@@ -283,7 +298,7 @@ class SampleResult:
     def to_dict(self) -> dict[str, Any]:
         """A JSON object. Its first five members are short: an index reads only those."""
         data: dict[str, Any] = {
-            "key": self.key,
+            "key": key_of(self.sample_id, self.epoch, template=self.template, variant=self.variant),
             "identity": self.identity,
             "scored_by": self.scored_by,
             "verdict": None,

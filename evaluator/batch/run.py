@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from evaluator import clock
-from evaluator.batch.decision import Deciding, Decision
+from evaluator.batch.decision import Deciding
 from evaluator.batch.engines import Engine, make_engine
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.labels import repair_labels
@@ -27,18 +27,17 @@ from evaluator.batch.options import (
     ProviderBatchRest,
     Stop,
     TaskFiles,
-    limits_to_dict,
 )
 from evaluator.batch.pending import MakeWork
-from evaluator.batch.permissions import is_own, sign
+from evaluator.batch.permissions import sign
 from evaluator.batch.plan import BatchPlan, make_manifest, make_plan
 from evaluator.batch.progress import Display, Tally
 from evaluator.batch.reading import Results, open_batch, summary_of
 from evaluator.batch.records import COUNTED, Limited
 from evaluator.batch.rows import FewShot, RowsInput, Selection
 from evaluator.batch.rows.object_rows import Shard, shard_of
-from evaluator.batch.run_session import run_session
-from evaluator.batch.session import SessionEnd, interrupted_state
+from evaluator.batch.run_session import SessionManifest, run_session
+from evaluator.batch.session import SessionEnd
 from evaluator.batch.summary import BatchSummary
 from evaluator.batch.thresholds import (
     Threshold,
@@ -48,14 +47,12 @@ from evaluator.batch.thresholds import (
 )
 from evaluator.errors import EvaluatorError, UsageError, messages
 from evaluator.errors.messages import type_of
-from evaluator.fields import to_dict
 from evaluator.files.locations import given_path
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.interpreter.sync import run_sync
 from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.call_limiter import fit_concurrency
 from evaluator.processes.sandboxes import Sandbox
-from evaluator.record.journal import now
 
 if TYPE_CHECKING:
     from evaluator.batch.metrics import MetricSpec
@@ -317,8 +314,8 @@ async def run_in_folder(
     Raises: as `run_batch`.
     """
     path = folder.path
-    kept = _SessionManifest(folder, manifest)
-    kept.begin(before, plan, total=plan.total if make_work is None else before.get("total"))
+    kept = SessionManifest(folder, manifest, before)
+    kept.begin(plan, total=plan.total if make_work is None else before.get("total"))
     tally = Tally()
     try:
         ended, columns = await run_session(
@@ -326,12 +323,9 @@ async def run_in_folder(
             plan,
             folder=folder,
             engine=engine,
-            before=before,
+            manifest=kept,
             tally=tally,
             notices=notices,
-            created=manifest["created"],
-            on_limits=kept.store_limits,
-            on_decision=kept.store_decision,
             make_work=make_work,
         )
         folder.sync()
@@ -365,73 +359,6 @@ async def run_in_folder(
     else:
         thresholds = check_thresholds(summary, plan.thresholds)
     return BatchResult(path, ended, summary=summary, thresholds=tuple(thresholds))
-
-
-class _SessionManifest:
-    """The manifest of a batch during a session, which every change is written to."""
-
-    def __init__(self, folder: BatchFolder, manifest: dict[str, Any]) -> None:
-        self._folder = folder
-        self._manifest = manifest
-        self._is_signed = is_own(manifest)
-        self._session: dict[str, Any] = {}
-
-    def begin(self, before: Mapping[str, Any], plan: BatchPlan, total: int | None) -> None:
-        """Adds the session to those in `before`, the manifest of the earlier ones."""
-        self._session = {"started": now(), "ended": None, "state": None}
-        self._manifest |= {
-            "created": before.get("created", self._session["started"]),
-            "state": "running",
-            "total": total,
-            "scorer_versions": {**before.get("scorer_versions", {}), **_scorer_versions(plan)},
-            "sessions": [*before.get("sessions", []), self._session],
-        }
-        self._folder.write_manifest(self._manifest)
-
-    def store_limits(self, limits: BatchLimits) -> None:
-        """Stores the limits that a command has set."""
-        manifest = self._manifest
-        manifest["limits"] = limits_to_dict(limits)
-        if manifest["arguments"]:
-            changed = to_dict(limits, only_changed=True)
-            manifest["arguments"] = {**manifest["arguments"], "limits": changed}
-        if self._is_signed:
-            manifest.update(sign(manifest))
-        self._folder.write_manifest(manifest)
-
-    def store_decision(self, decision: Decision) -> None:
-        """Stores the looks that were taken."""
-        self._manifest["decision"] = decision.to_dict()
-        self._folder.write_manifest(self._manifest)
-
-    def interrupt(self, error: BaseException, ran: int) -> None:
-        """Stores that `error` ended the session after `ran` results."""
-        state, reason = interrupted_state(error)
-        self._session |= {"ended": now(), "state": state, "reason": reason, "ran": ran}
-        self._folder.write_manifest(self._manifest | {"state": state})
-
-    def end(self, ended: SessionEnd) -> None:
-        """Stores the end of the session."""
-        self._session |= {
-            "ended": now(),
-            "state": ended.state,
-            "reason": ended.reason,
-            "ran": ended.ran,
-        }
-        self._manifest |= {
-            "state": ended.state,
-            "total": ended.total,
-            "left_out": sorted(ended.stale | ended.orphans),
-        }
-        self._folder.write_manifest(self._manifest)
-
-
-def _scorer_versions(plan: BatchPlan) -> dict[str, Any]:
-    """What the `version` of each score stands for."""
-    return {
-        version: {"scorer": name, "part": plan.scorer_parts[name]}
-        for name, version in plan.versions.items()
-    }
 
 
 def _metric_values(summary: BatchSummary, folder: BatchFolder) -> dict[str, Any]:

@@ -16,18 +16,21 @@ from evaluator.batch.folder import DAMAGED, PROVIDER, BatchFolder, ResultEntry
 from evaluator.batch.identity import REPAIR
 from evaluator.batch.looks import Looks
 from evaluator.batch.notebook import make_display
-from evaluator.batch.options import BatchLimits, BatchOptions, Stop
+from evaluator.batch.options import BatchLimits, BatchOptions, Stop, limits_to_dict
 from evaluator.batch.pending import MakeWork, find_unrecorded
+from evaluator.batch.permissions import is_own, sign
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.progress import SafeDisplay, Tally
 from evaluator.batch.rows.object_rows import shard_of
-from evaluator.batch.session import Session, SessionEnd
+from evaluator.batch.session import Session, SessionEnd, interrupted_state
 from evaluator.batch.steering import Steering, budget_of, pace_of
 from evaluator.batch.summary import Columns
 from evaluator.batch.work import Worker
 from evaluator.errors import BatchDamaged, UsageError
+from evaluator.fields import to_dict
 from evaluator.limits.rate_limiter import RateLimiter
 from evaluator.models.provider_batches import ProviderBatches, batches_of
+from evaluator.record.journal import now
 from evaluator.record.store import TaskStore
 
 if TYPE_CHECKING:
@@ -40,29 +43,99 @@ one folder.
 """
 
 
+class SessionManifest:
+    """The manifest of a batch during a session, which every change is written to. `before` is that
+    of the earlier sessions, `created` when the batch was created.
+    """
+
+    def __init__(
+        self, folder: BatchFolder, manifest: dict[str, Any], before: Mapping[str, Any]
+    ) -> None:
+        self.before = before
+        self.created = ""
+        self._folder = folder
+        self._manifest = manifest
+        self._is_signed = is_own(manifest)
+        self._session: dict[str, Any] = {}
+
+    def begin(self, plan: BatchPlan, total: int | None) -> None:
+        """Adds the session to the earlier ones."""
+        before = self.before
+        self._session = {"started": now(), "ended": None, "state": None}
+        self.created = before.get("created", self._session["started"])
+        self._manifest |= {
+            "created": self.created,
+            "state": "running",
+            "total": total,
+            "scorer_versions": {**before.get("scorer_versions", {}), **_scorer_versions(plan)},
+            "sessions": [*before.get("sessions", []), self._session],
+        }
+        self._folder.write_manifest(self._manifest)
+
+    def store_limits(self, limits: BatchLimits) -> None:
+        """Stores the limits that a command has set."""
+        manifest = self._manifest
+        manifest["limits"] = limits_to_dict(limits)
+        if manifest["arguments"]:
+            changed = to_dict(limits, only_changed=True)
+            manifest["arguments"] = {**manifest["arguments"], "limits": changed}
+        if self._is_signed:
+            manifest.update(sign(manifest))
+        self._folder.write_manifest(manifest)
+
+    def store_decision(self, decision: Decision) -> None:
+        """Stores the looks that were taken."""
+        self._manifest["decision"] = decision.to_dict()
+        self._folder.write_manifest(self._manifest)
+
+    def interrupt(self, error: BaseException, ran: int) -> None:
+        """Stores that `error` ended the session after `ran` results."""
+        state, reason = interrupted_state(error)
+        self._session |= {"ended": now(), "state": state, "reason": reason, "ran": ran}
+        self._folder.write_manifest(self._manifest | {"state": state})
+
+    def end(self, ended: SessionEnd) -> None:
+        """Stores the end of the session."""
+        self._session |= {
+            "ended": now(),
+            "state": ended.state,
+            "reason": ended.reason,
+            "ran": ended.ran,
+        }
+        self._manifest |= {
+            "state": ended.state,
+            "total": ended.total,
+            "left_out": sorted(ended.stale | ended.orphans),
+        }
+        self._folder.write_manifest(self._manifest)
+
+
+def _scorer_versions(plan: BatchPlan) -> dict[str, Any]:
+    """What the `version` of each score stands for."""
+    return {
+        version: {"scorer": name, "part": plan.scorer_parts[name]}
+        for name, version in plan.versions.items()
+    }
+
+
 async def run_session(
     evaluator: Evaluator,
     plan: BatchPlan,
     folder: BatchFolder,
     engine: Engine,
-    before: Mapping[str, Any],
+    manifest: SessionManifest,
     tally: Tally,
     notices: Sequence[str],
-    created: str,
-    on_limits: Callable[[BatchLimits], None],
-    on_decision: Callable[[Decision], None],
     make_work: MakeWork | None = None,
 ) -> tuple[SessionEnd, Columns | None]:
-    """The end of the session, and all results of the batch; None if they have to be read. `before`
-    is the manifest of earlier sessions, `created` when the batch was created.
-    """
+    """The end of the session, and all results of the batch; None if they have to be read."""
     options = plan.options
     limiter = RateLimiter(pace_of(options.limits), budget=budget_of(options.limits))
     columns, earlier = _read_earlier(folder, Columns(options.cluster, options.group_by))
     stop = options.stop or Stop()
     display = SafeDisplay(make_display(options.display))
     waves = _make_waves(
-        evaluator, plan, folder, limiter, stop=stop, display=display, created=created
+        evaluator, plan, folder, limiter, stop=stop, display=display, created=manifest.created
     )
     async with AsyncExitStack() as stack:
         own = await stack.enter_async_context(
@@ -82,7 +155,7 @@ async def run_session(
         part = shard_of(options.select)
         if store is not None and part is not None:
             store.skip_to(part.number * SHARD_IDS)
-        unrecorded = {} if store is None else _unrecorded(store, options, before, earlier)
+        unrecorded = {} if store is None else _unrecorded(store, options, manifest.before, earlier)
         worker = _make_worker(own, plan, limiter, unrecorded=unrecorded)
         for line in (*plan.notices, *notices, *_repair_notices(folder)):
             display.show("notice", line)
@@ -90,14 +163,14 @@ async def run_session(
         reason = "the batch was stopped before it was this call's turn"
         stack.enter_context(stop.calling(lambda: loop.call_soon_threadsafe(limiter.stop, reason)))
         steering = Steering(
-            ControlLog(folder.path, created),
+            ControlLog(folder.path, manifest.created),
             plan,
             folder=folder,
             limiter=limiter,
             engine=engine,
             stop=stop,
             display=display,
-            on_limits=on_limits,
+            on_limits=manifest.store_limits,
             waves=waves,
         )
         with own.services.tracer.batch(plan.name) as span:
@@ -113,7 +186,7 @@ async def run_session(
                 tally=tally,
                 columns=columns,
                 make_work=make_work,
-                looks=_make_looks(plan, folder, on_decision),
+                looks=_make_looks(plan, folder, manifest.store_decision),
                 waves=waves,
             )
             ended = await session.run(earlier)

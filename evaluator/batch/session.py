@@ -18,7 +18,7 @@ from contextlib import aclosing
 from dataclasses import field
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from evaluator import clock
 from evaluator.batch.engines import ClusterLost, Engine
@@ -44,8 +44,6 @@ from evaluator.store.owners import current_owner, owner_text
 if TYPE_CHECKING:
     from evaluator.batch.waves import Waves
 
-_Stored: TypeAlias = "SampleResult | tuple[bytes, Mapping[str, Any]]"
-"""A result to write, or the line that another process has made, with what is counted of it."""
 CONTROL_TICKS = 2
 """Commands of other processes are looked for at each of so many ticks."""
 PROGRESS_TICKS = 4
@@ -77,6 +75,9 @@ class SessionEnd:
 class Session:
     """One session of a batch. Its `run` may be called once.
 
+    `_made` and `_lines` are the results to write at the end of this turn of the event loop; those
+    of other processes are lines already, each with what is counted of it.
+
     `columns` has earlier results and gets each one that is written; None after an error, which the
     summary raises again. `make_work` returns other work than that of the rows.
     `looks` decide whether the batch continues. With `waves`, further passes over the rows resume
@@ -102,7 +103,10 @@ class Session:
     _is_idle: asyncio.Event = field(default_factory=asyncio.Event)
     _repeated: tuple[str, int] = ("", 0)
     _error: Exception | None = None
-    _written_next: list[_Stored] = field(default_factory=list["_Stored"])
+    _made: list[SampleResult] = field(default_factory=list[SampleResult])
+    _lines: list[tuple[bytes, Mapping[str, Any]]] = field(
+        default_factory=list[tuple[bytes, Mapping[str, Any]]]
+    )
     _write_error: Exception | None = None
     _reads_since: float | None = None
     _wait: asyncio.Timeout | None = None
@@ -268,14 +272,14 @@ class Session:
                 if self.stop.state is not None or not self._has_retries():
                     return None
                 continue
-            if self.steering.has_skips and self._skip(found):
+            if self.steering.skips and self._skip(found):
                 continue
             if self.waves is not None and self.waves.waits_for(found.identity.value):
                 continue
             await self.limiter.start_sample()
             # A command may have come while it waited.
             is_stopped = self.stop.state is not None
-            if not is_stopped and not (self.steering.has_skips and self._skip(found)):
+            if not is_stopped and not (self.steering.skips and self._skip(found)):
                 self.steering.begin(found)
                 self._taken += 1
                 self._is_idle.clear()
@@ -418,29 +422,36 @@ class Session:
             self.worker.unrecorded.update(done.parked)
             self._parked.add(done.work.identity.key)
             return
-        if done.made is None and done.counted is None:
+        if done.counted is not None:
+            is_error = done.counted["verdict"] == Verdict.ERROR
+        elif done.made is not None:
+            is_error = done.made.verdict is Verdict.ERROR
+        else:
             self.steering.end(done.work)
             # Without a call that the limiter rejected, it is this machine that could not do the
             # work.
             self.stop.ask("incomplete" if self.limiter.refused is None else "budget", done.pending)
             return
-        replaced = self.steering.replaced(done.work)
+        replaced = self.steering.retrying.get(done.work.identity.key)
         if replaced is not None:
             self.tally.replace(self.folder.read_at(replaced.offset))
         self._store(done)
         if replaced is not None:
             self._write_results()
         self.steering.end(done.work, has_result=True)
-        self._stop_on_repetition(done)
+        if is_error:
+            self._stop_on_repetition(done)
+        else:
+            self._repeated = ("", 0)
 
     def _store(self, done: WorkResult) -> None:
         """Writes a result with the others of this turn of the event loop."""
-        if not self._written_next:
+        if not self._made and not self._lines:
             asyncio.get_running_loop().call_soon(self._write_soon)
         if done.counted is not None:
-            self._written_next.append((done.line, done.counted))
+            self._lines.append((done.line, done.counted))
         elif done.made is not None:
-            self._written_next.append(done.made)
+            self._made.append(done.made)
         # At once: a display that asks to stop does so before the next sample starts.
         if self.display.shows_results:
             self.display.show("result", done.result)
@@ -459,31 +470,29 @@ class Session:
         """Raises: RecordError, if results cannot be written."""
         if self._write_error is not None:
             raise self._write_error
-        if not self._written_next:
+        if not self._made and not self._lines:
             return
         store = self.worker.evaluator.services.store
-        made = [each for each in self._written_next if isinstance(each, SampleResult)]
-        encoded = iter(encode_results(made, None if store is None else store.redactor))
-        results = [
-            next(encoded) if isinstance(each, SampleResult) else each for each in self._written_next
-        ]
-        self._written_next = []
-        self.folder.append_lines(b"".join(line for line, _ in results))
+        scrub = None if store is None else store.redactor
+        results = [*self._lines, *encode_results(self._made, scrub)]
+        self._made = []
+        self._lines = []
+        self.folder.append_lines(b"".join([line for line, _ in results]))
+        for _, result in results:
+            self.tally.add(result)
         if self.columns is not None:
             try:
                 for _, result in results:
                     self.columns.add(result)
             except UsageError:
                 self.columns = None
-        for _, result in results:
-            self.tally.add(result)
 
     def _stop_on_repetition(self, done: WorkResult) -> None:
-        """Ends the session if the same error keeps coming: then the samples are not the cause."""
-        is_error = done.counted is None or done.counted["verdict"] == Verdict.ERROR
-        result = done.result if is_error else None
-        if result is None or result.verdict is not Verdict.ERROR:
-            self._repeated = ("", 0)
+        """Ends the session if the same error keeps coming: then the samples are not the cause.
+        `done` ended with an error.
+        """
+        result = done.result
+        if result is None:
             return
         kind = kind_of_error(result)
         self._repeated = (kind, self._repeated[1] + 1 if kind == self._repeated[0] else 1)

@@ -48,8 +48,9 @@ def budget_of(limits: BatchLimits) -> BatchBudget:
 class Steering:
     """Carries out commands in one session. `on_limits` stores other limits in the manifest.
 
-    `limits` are the session's limits now. A sample that is in flight is not skipped, neither is one
-    with calls in provider batches that were paid or may be.
+    `limits` are the session's limits now. `skips` are the commands that skip samples, `retrying`
+    the results of samples that a command runs again, both by key. A sample that is in flight is not
+    skipped, neither is one with calls in provider batches that were paid or may be.
     """
 
     log: ControlLog
@@ -67,9 +68,9 @@ class Steering:
     _pauses: list[Command] = field(default_factory=list[Command])
     _retries: list[Command] = field(default_factory=list[Command])
     _retried: list[Command] = field(default_factory=list[Command])
-    _retrying: dict[str, ResultEntry] = field(default_factory=dict[str, ResultEntry])
+    retrying: dict[str, ResultEntry] = field(default_factory=dict[str, ResultEntry])
     _retry_message: str = ""
-    _skips: dict[str, Command] = field(default_factory=dict[str, Command])
+    skips: dict[str, Command] = field(default_factory=dict[str, Command])
     _unseen: dict[int, Command] = field(default_factory=dict[int, Command])
     _in_flight: set[str] = field(default_factory=set[str])
     _paid: Counter[int] = field(default_factory=Counter[int])
@@ -188,17 +189,13 @@ class Steering:
         """Counts a sample as in flight."""
         self._in_flight.add(work.identity.key)
 
-    def replaced(self, work: WorkItem) -> ResultEntry | None:
-        """The earlier result of a sample that a command runs again."""
-        return self._retrying.get(work.identity.key)
-
     def end(self, work: WorkItem, *, has_result: bool = False) -> None:
         """Counts a sample as not in flight any more. `has_result`: its result is on the disk, if a
         command ran it again. Without one the command stays, for the next session.
         """
         key = work.identity.key
         self._in_flight.discard(key)
-        if has_result and self._retrying.pop(key, None) is not None:
+        if has_result and self.retrying.pop(key, None) is not None:
             self._finish_retries()
 
     def _skip(self, command: Command) -> tuple[CommandState, str]:
@@ -221,32 +218,27 @@ class Steering:
             message = ""
         if not left:
             return "refused", message
-        self._skips |= dict.fromkeys(left, command)
+        self.skips |= dict.fromkeys(left, command)
         if not what:
             self._unseen[command.id] = command
         return "accepted", message
 
-    @property
-    def has_skips(self) -> bool:
-        """Whether a command skips samples that have not come yet."""
-        return bool(self._skips)
-
     def take_skip(self, work: WorkItem) -> Command | None:
         """The command that skips `work`; the caller stores the result and calls `finish_skip`."""
-        command = self._skips.pop(work.identity.key, None)
+        command = self.skips.pop(work.identity.key, None)
         if command is None:
             return None
         self._unseen.pop(command.id, None)
         if self.waves is None or not self.waves.has_paid(work.identity.value):
             return command
         self._paid[command.id] += 1
-        if command not in self._skips.values():
+        if command not in self.skips.values():
             self._answer(command, "refused", self._paid_message(command))
         return None
 
     def finish_skip(self, command: Command) -> None:
         """Answers `command`, if all its samples are skipped."""
-        if command not in self._skips.values():
+        if command not in self.skips.values():
             self._answer(command, "done", self._paid_message(command))
 
     def _paid_message(self, command: Command) -> str:
@@ -272,7 +264,7 @@ class Steering:
             if is_all or (failure is not None and kinds & {failure.kind, failure.type}):
                 found[key] = entry
         if commands:
-            self._retrying |= found
+            self.retrying |= found
             self._retried += commands
             self._retry_message = f"{len(found)} samples were run again"
             self._finish_retries()
@@ -280,13 +272,13 @@ class Steering:
 
     def all_retries_begun(self) -> None:
         """Forgets results to run again that no row asks for."""
-        for key in self._retrying.keys() - self._in_flight:
-            del self._retrying[key]
+        for key in self.retrying.keys() - self._in_flight:
+            del self.retrying[key]
         self._finish_retries()
 
     def _finish_retries(self) -> None:
         """Answers the commands whose samples have all ended."""
-        if not self._retrying:
+        if not self.retrying:
             for command in self._retried:
                 self._answer(command, "done", self._retry_message)
             self._retried = []

@@ -11,11 +11,11 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import field, replace
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
 from evaluator import clock
-from evaluator.batch.arguments import arguments_of, target_text
+from evaluator.batch.arguments import Arguments
 from evaluator.batch.identity import Cell, Identity, parse_line
 from evaluator.batch.records import (
     Failure,
@@ -33,7 +33,6 @@ from evaluator.batch.records import (
     verdict_of,
 )
 from evaluator.batch.scorers import Scorer, ScorerInput, run_scores, score_names
-from evaluator.batch.scorers.contract import GivenBack
 from evaluator.errors import CallParked, CallRejected, MachineError, RecordError, UsageError
 from evaluator.errors.results import (
     Outcome,
@@ -47,7 +46,7 @@ from evaluator.interpreter.frame import Shots
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.language.scopes import plain
 from evaluator.lazy_dataclass import dataclass
-from evaluator.nodes import OutputFormat, Task
+from evaluator.nodes import Task, TopLevel
 from evaluator.record.journal import now
 from evaluator.record.steps import Recording
 
@@ -93,6 +92,26 @@ class WorkItem:
     answered: SampleResult | None = None
     keeps: Mapping[str, Score] = field(default_factory=dict[str, Score])
 
+    def result(self, verdict: Verdict, **values: Any) -> SampleResult:
+        """A result of this work; `values` are its other fields."""
+        sample = self.sample
+        cell = self.cell
+        return SampleResult(
+            self.identity.value,
+            sample.id,
+            place=sample.place,
+            epoch=self.epoch,
+            template=cell.template,
+            variant=cell.variant,
+            verdict=verdict,
+            inputs=sample.inputs,
+            target=sample.target,
+            metadata=sample.metadata,
+            parts=self.identity.parts,
+            scored_by=self.scored_by,
+            **values,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class WorkResult:
@@ -116,6 +135,19 @@ class WorkResult:
         return parse_line(self.line) if self.line else self.made
 
 
+class _Template:
+    """A template, prepared for all samples: what it takes of them, its output format, and its
+    request for each variant.
+    """
+
+    __slots__ = ("arguments", "output", "requests")
+
+    def __init__(self, node: TopLevel) -> None:
+        self.arguments = Arguments(node)
+        self.output = node.output if isinstance(node, Task) else None
+        self.requests: dict[str, PreparedRequest] = {}
+
+
 @dataclass(slots=True)
 class Worker:
     """Evaluates and judges.
@@ -135,16 +167,16 @@ class Worker:
     unrecorded: dict[str, int] = field(default_factory=dict[str, int])
     unfinished: OnUnfinished = "ask"
     repair: bool = False
-    _prepared: dict[tuple[str, str], PreparedRequest] = field(
-        init=False, default_factory=dict[tuple[str, str], "PreparedRequest"]
-    )
+    _templates: dict[str, _Template] = field(init=False, default_factory=dict[str, _Template])
+    _scorers: list[tuple[Scorer, list[str]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._scorers = [(scorer, score_names(scorer)) for scorer in self.scorers]
 
     async def perform(self, work: WorkItem) -> WorkResult:
         """The result of `work`. It stays pending if the batch's budget ended before the answer, if
         a call of it or of its judges was rejected, or if this machine could not do it (see
         `errors.machine`).
-
-        Raises: GivenBack, if another process is to score the answer.
         """
         sample = work.sample
         cell = work.cell
@@ -152,8 +184,8 @@ class Worker:
         tracer = self.evaluator.services.tracer
         with tracer.sample(sample.id, work.epoch, cell.template, cell.variant) as span:
             done = await self._perform(work)
-            if done.result is not None:
-                span.set_result(done.result)
+            if done.made is not None:
+                span.set_result(done.made)
             return done
 
     async def _perform(self, work: WorkItem) -> WorkResult:
@@ -180,24 +212,29 @@ class Worker:
                 return found
             scores = found
         elif answer is not None:
-            names = [name for scorer in self.scorers for name in score_names(scorer)]
-            scores = {name: Score(0.0, False, explanation=answer) for name in names}
-        if answer is not None:
-            scores = {**work.keeps, **self._with_origin(scores)}
-        verdict = verdict_of(failure if answer is None else None, scores.values())
-        return WorkResult(
-            work,
-            self._result(
-                work,
-                outcome,
-                parsed=parsed,
-                verdict=verdict,
-                scores=scores,
-                failure=failure,
-                started=started,
-                duration_s=duration_s,
-            ),
+            failed = Score(0.0, False, explanation=answer)
+            at = now()
+            for name in chain.from_iterable(names for _, names in self._scorers):
+                scores[name] = failed.judged(self.versions.get(name, ""), at)
+        if work.keeps and answer is not None:
+            scores = {**work.keeps, **scores}
+        notes = outcome.notes
+        made = work.result(
+            verdict_of(failure if answer is None else None, scores.values()),
+            model=notes.get("model"),
+            content=outcome.content,
+            parsed=parsed,
+            scores=scores,
+            failure=failure,
+            usage=outcome.usage,
+            duration_s=duration_s,
+            started=started,
+            task_id=outcome.task_id,
+            task_file=self._task_file(work, outcome.task_id),
+            cached_calls=notes.get("cached_calls", 0),
+            warnings=tuple(map(str, notes.get("warnings", ()))),
         )
+        return WorkResult(work, made)
 
     async def _outcome(self, work: WorkItem) -> tuple[Outcome, str, float]:
         """The outcome of the task, also of one that ended in an earlier session, when it started,
@@ -207,13 +244,15 @@ class Worker:
         if earlier is not None:
             outcome = earlier_outcome(earlier, self._recording(earlier.task_id))
             return outcome, earlier.started, earlier.duration_s
-        ended = self._ended_run(work)
-        if ended is not None and ended.summary is not None:
-            outcome = _recorded_outcome(ended)
-            return outcome, ended.known_header().created, ended.summary.duration_s
+        task = self.unrecorded.get(work.identity.value, work.resumes)
+        if task is not None and task != work.resumes:
+            ended = self._ended_run(work, task)
+            if ended is not None and ended.summary is not None:
+                outcome = _recorded_outcome(ended)
+                return outcome, ended.known_header().created, ended.summary.duration_s
         started = now()
         began = clock.monotonic()
-        outcome = await self._evaluate(work)
+        outcome = await self._evaluate(work, task)
         if isinstance(outcome, TaskResult) and outcome.parsed_content is not None:
             # Scorers and results get data, as they do from a record.
             outcome = replace(outcome, parsed_content=outcome.parsed_data)
@@ -224,47 +263,35 @@ class Worker:
     async def _scores(
         self, work: WorkItem, answer: TaskResult, outcome: Outcome
     ) -> dict[str, Score] | WorkResult:
-        """The scores of an answer by name, except those that it keeps; or why it stays pending.
-
-        Raises: GivenBack, with the tasks that are done.
-        """
+        """The scores of an answer by name, except those that it keeps; or why it stays pending."""
         scores: dict[str, Score] = {}
+        has_error = False
         rejected: list[TaskError] = []
         judged: dict[str, int] = {}
-        for scorer in self.scorers:
-            if all(name in work.keeps for name in score_names(scorer)):
+        for scorer, names in self._scorers:
+            if work.keeps and all(name in work.keeps for name in names):
                 continue
             try:
                 scored = self._scored(
                     work, scorer, outcome=answer, rejected=rejected, completed=judged
                 )
-                scores |= await run_scores(scorer, scored)
+                found = await run_scores(scorer, scored)
             except MachineError as error:
                 return WorkResult(work, None, pending=f"scorer {scorer.name!r}: {error}")
-            except GivenBack as given_back:
-                if outcome.task_id is None:
-                    own = {}
-                else:
-                    own = {work.identity.value: outcome.task_id}
-                given_back.tasks = {**own, **judged}
-                raise
+            at = now()
+            for name, score in found.items():
+                has_error = has_error or bool(score.error)
+                scores[name] = score.judged(self.versions.get(name, ""), at)
         if rejected:
             # A judge is missing, whatever the scorer returned.
             if all(isinstance(error.cause, CallParked) for error in rejected):
                 return self._parked(work, outcome, judged)
             return WorkResult(work, None, pending=rejected[0].message)
-        if any(score.error for score in scores.values()):
+        if has_error:
             reason = self.budget_ended()
             if reason is not None:
                 return WorkResult(work, None, pending=reason)
         return scores
-
-    def _with_origin(self, scores: Mapping[str, Score]) -> dict[str, Score]:
-        at = now()
-        return {
-            name: replace(score, version=self.versions.get(name, ""), at=at)
-            for name, score in scores.items()
-        }
 
     @staticmethod
     def _parked(work: WorkItem, outcome: Outcome, judged: Mapping[str, int]) -> WorkResult:
@@ -286,7 +313,7 @@ class Worker:
             ended = f"ended by the limit of {outcome.resource.name if outcome.resource else 'it'}"
             if self.limited == "failed":
                 return ended
-            answer = limited_answer(outcome, self._output_of(work.cell.template))
+            answer = limited_answer(outcome, self._template(work.cell.template).output)
             if isinstance(answer, str):
                 return f"{ended}: {answer}"
             return replace(answer, parsed_content=answer.parsed_data)
@@ -294,97 +321,66 @@ class Worker:
             return f"counted as failed: {failure.kind}"
         return None
 
-    def _result(
-        self,
-        work: WorkItem,
-        outcome: Outcome,
-        parsed: Any,
-        verdict: Verdict,
-        scores: Mapping[str, Score],
-        failure: Failure | None,
-        started: str,
-        duration_s: float,
-    ) -> SampleResult:
-        sample = work.sample
-        cell = work.cell
-        notes = outcome.notes
-        store = self.evaluator.services.store
-        number = outcome.task_id
-        task_file = None
+    def _task_file(self, work: WorkItem, number: int | None) -> str | None:
+        """The file of a task that has one of its own, below the folder of the batch."""
         if work.answered is not None:
-            task_file = work.answered.task_file
-        elif number is not None and store is not None and not store.is_packed:
-            task_file = f"tasks/done/TASK-{number}.md"
-        return SampleResult(
-            identity=work.identity.value,
-            sample_id=sample.id,
-            place=sample.place,
-            epoch=work.epoch,
-            template=cell.template,
-            variant=cell.variant,
-            verdict=verdict,
-            inputs=sample.inputs,
-            target=sample.target,
-            metadata=sample.metadata,
-            model=notes.get("model"),
-            content=outcome.content,
-            parsed=parsed,
-            scores=scores,
-            failure=failure,
-            usage=outcome.usage,
-            duration_s=duration_s,
-            started=started,
-            task_id=number,
-            task_file=task_file,
-            cached_calls=notes.get("cached_calls", 0),
-            warnings=tuple(map(str, notes.get("warnings", ()))),
-            parts=work.identity.parts,
-            scored_by=work.scored_by,
-        )
+            return work.answered.task_file
+        store = self.evaluator.services.store
+        if number is None or store is None or store.is_packed:
+            return None
+        return f"tasks/done/TASK-{number}.md"
 
     # -- evaluating --------------------------------------------------------------------------------
 
-    async def _evaluate(self, work: WorkItem) -> Outcome:
+    def _template(self, name: str) -> _Template:
+        template = self._templates.get(name)
+        if template is None:
+            template = self._templates[name] = _Template(self.evaluator.library.get(name).node)
+        return template
+
+    async def _evaluate(self, work: WorkItem, task: int | None) -> Outcome:
+        """The outcome of the task, which continues `task` of an earlier session if it is its
+        run.
+        """
         sample = work.sample
         name = work.cell.template
-        label = work.identity.value
+        template = self._template(name)
         if sample.answer is not None:
-            return existing_answer(sample.answer, self._output_of(name))
-        node = self.evaluator.library.get(name).node
+            return existing_answer(sample.answer, template.output)
         try:
-            inputs, shots = arguments_of(sample, node)
+            inputs, shots = template.arguments.of(sample)
         except UsageError as error:
             return TaskError("VALIDATION_ERROR", str(error), reason="input_validation_failure")
         variant = work.variant
-        task = self.unrecorded.get(label, work.resumes)
         if task is not None and self._is_run(task, name, inputs, variant.model, variant.handler):
             return await self._resume(task, inputs, shots=shots)
-        prepared = self._prepared.get((name, variant.name))
-        if prepared is None:
-            prepared = self.evaluator.prepare(name, model=variant.model, handler=variant.handler)
-            self._prepared[name, variant.name] = prepared
-        return await prepared.evaluate(
+        request = template.requests.get(variant.name)
+        if request is None:
+            request = self.evaluator.prepare(name, model=variant.model, handler=variant.handler)
+            template.requests[variant.name] = request
+        epoch = work.epoch
+        if work.retry_of is not None:
+            # A new epoch, or the cache would return the failed response.
+            epoch += EPOCHS_APART * (RETRIES_FROM + work.retry_of)
+        return await request.evaluate(
             inputs,
-            epoch=self._epoch(work),
-            target=target_text(sample.target, node),
-            labels={_SAMPLE_LABEL: label},
+            epoch=epoch,
+            target=template.arguments.target_text(sample.target),
+            labels={_SAMPLE_LABEL: work.identity.value},
             shots=shots,
         )
 
-    def _ended_run(self, work: WorkItem) -> Recording | None:
-        """The run of the sample in an earlier session, if only the line of its result is missing:
-        it ended, with an answer or an error.
+    def _ended_run(self, work: WorkItem, task: int) -> Recording | None:
+        """The recording of `task` if it is the run of the sample and ended, with an answer or an
+        error, so that only the line of its result is missing.
         """
-        task = self.unrecorded.get(work.identity.value)
-        if task is None or task == work.resumes:
-            return None
-        node = self.evaluator.library.get(work.cell.template).node
+        name = work.cell.template
         try:
-            inputs, _ = arguments_of(work.sample, node)
+            inputs, _ = self._template(name).arguments.of(work.sample)
         except UsageError:
             return None
         variant = work.variant
-        return self._ended(task, work.cell.template, inputs, variant.model, variant.handler)
+        return self._ended(task, name, inputs, variant.model, variant.handler)
 
     def _ended(
         self,
@@ -409,21 +405,6 @@ class Worker:
         except (LookupError, TypeError, ValueError):
             return None  # a file of somebody else
         return recording
-
-    def _output_of(self, template: str) -> OutputFormat | None:
-        node = self.evaluator.library.get(template).node
-        if isinstance(node, Task):
-            return node.output
-        return None
-
-    @staticmethod
-    def _epoch(work: WorkItem) -> int:
-        """The epoch for the cache. A further try gets a new one, or the cache would return the
-        failed response.
-        """
-        if work.retry_of is None:
-            return work.epoch
-        return work.epoch + EPOCHS_APART * (RETRIES_FROM + work.retry_of)
 
     def _is_run(
         self,

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from evaluator import clock, disk
 from evaluator.cli.common import (
+    FILE,
+    FOLDER,
+    PATH,
     input_option,
     json_option,
     load_library,
+    or_templates,
     print_json,
     read_inputs,
+    refuse_two_formats,
 )
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import library_option, trust_option
 from evaluator.cli.trust import project_profiles, shown_profiles
 from evaluator.errors import EvaluatorError, MissingExtra, UsageError
+
+if TYPE_CHECKING:
+    from evaluator.handler.profiles import Profiles
+    from evaluator.library import TemplateLibrary
 
 _LOOK_S = 0.3
 """Seconds between two looks at the files that are watched."""
@@ -45,7 +56,7 @@ def lsp(model: str | None) -> None:
 
 
 @click.command(epilog="Example:  evaluator watch templates/")
-@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, type=PATH)
 @click.option(
     "--model",
     metavar="MODEL",
@@ -62,13 +73,9 @@ def watch(paths: tuple[Path, ...], model: str | None, trust: bool) -> None:
     from evaluator.authoring.template_tests import TemplateTests, Watch, report
     from evaluator.interpreter.evaluator import Evaluator
 
-    if not paths and not Path("templates").is_dir():
-        raise UsageError("there is no templates/ here; name what to watch: evaluator watch FOLDER")
-    if model is None:
-        profiles = shown_profiles()
-    else:
-        profiles = project_profiles(trust)
-    watched = Watch(paths or (Path("templates"),), profiles)
+    paths = or_templates(paths, "watch", "watch")
+    profiles = _profiles(model, trust)
+    watched = Watch(paths, profiles)
     evaluator = None
     if model is not None:
         evaluator = Evaluator(watched.library, model=model, tasks_dir=None, profiles=profiles)
@@ -94,12 +101,29 @@ def watch(paths: tuple[Path, ...], model: str | None, trust: bool) -> None:
         )
 
 
+def _profiles(model: str | None, trust: bool) -> Profiles:
+    """The profiles for tests: with a model something is sent, so that they need a permission."""
+    if model is None:
+        return shown_profiles()
+    return project_profiles(trust)
+
+
+def _names_below(paths: Iterable[Path], library: TemplateLibrary) -> list[str]:
+    """The templates whose files are at these paths or below them."""
+    roots = [path.resolve() for path in paths]
+    return [
+        name
+        for name, template in library.templates.items()
+        if any(Path(template.file or "").resolve().is_relative_to(root) for root in roots)
+    ]
+
+
 @click.command(
     epilog="Examples:\n\n\b\n  evaluator test templates/\n"
     "  evaluator test --template summarise --model openai/gpt-4o-mini --cache tests.cache\n\n"
     "Exit codes: 0 every case passed; 1 a case failed; 2 wrong usage; 3 configuration."
 )
-@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, type=PATH)
 @click.option("--template", "names", multiple=True, metavar="NAME", help="Test only this one.")
 @click.option("--update", is_flag=True, help="Write the golden prompts of the templates.")
 @click.option(
@@ -109,7 +133,7 @@ def watch(paths: tuple[Path, ...], model: str | None, trust: bool) -> None:
 )
 @click.option(
     "--cache",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     default=Path("tests.cache"),
     show_default=True,
     metavar="FILE",
@@ -135,26 +159,17 @@ def test(
     from evaluator.authoring.template_tests import SUFFIX, TemplateTests, report
     from evaluator.interpreter.evaluator import Evaluator
 
-    if not paths and not Path("templates").is_dir():
-        raise UsageError("there is no templates/ here; name what to test: evaluator test FOLDER")
-    library = load_library(paths or (Path("templates"),))
-    if model is None:
-        profiles = shown_profiles()
-    else:
-        profiles = project_profiles(trust)
+    paths = or_templates(paths, "test", "test")
+    library = load_library(paths)
+    profiles = _profiles(model, trust)
     evaluator = None
     if model is not None:
         evaluator = Evaluator(
             library, model=model, tasks_dir=None, profiles=profiles, cache=cache, trust=trust
         )
     tests = TemplateTests(library, profiles, evaluator)
-    roots = [path.resolve() for path in paths or (Path("templates"),)]
-    chosen = names or [
-        name
-        for name, template in library.templates.items()
-        if template.file is not None
-        and any(Path(template.file).resolve().is_relative_to(root) for root in roots)
-    ]
+    roots = [path.resolve() for path in paths]
+    chosen = names or _names_below(roots, library)
     for root in () if library.errors else roots:
         for path in sorted(root.rglob(f"*{SUFFIX}")):
             if path.name.removesuffix(SUFFIX) not in library.templates:
@@ -207,8 +222,7 @@ def diff(
     """
     from evaluator.authoring.changes import as_markdown, as_text, changes_between, open_version
 
-    if markdown and as_json:
-        raise UsageError("--json and --markdown are two formats; give one of them")
+    refuse_two_formats(markdown, as_json)
     if inputs and name is None:
         raise UsageError("--input is for one template; name it with --template NAME")
     with open_version(before) as old, open_version(after) as new:
@@ -230,7 +244,7 @@ def diff(
     "folder",
     metavar="[DIR]",
     default="template-docs",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
 )
 @library_option
 @_price_option
@@ -247,12 +261,7 @@ def docs(folder: Path, folders: tuple[Path, ...], model: str | None) -> None:
 
     library = load_library(folders)
     profiles = shown_profiles()
-    roots = [Path(each).resolve() for each in folders or ("templates",)]
-    own = [
-        name
-        for name, template in sorted(library.templates.items())
-        if any(Path(template.file or "").resolve().is_relative_to(root) for root in roots)
-    ]
+    own = sorted(_names_below(folders or [Path("templates")], library))
     if not own:
         raise UsageError("there is no template to describe; name a folder with --library FOLDER")
     portraits = [portrait(library, profiles, name, model=model) for name in own]

@@ -64,11 +64,9 @@ def _state(task: BackgroundTask) -> str:
         return "running, waits for an answer"
     if task.activity is not None:
         return f"{task.status}, {task.activity}"
-    if task.exit_code is None:
-        code = ""
-    else:
-        code = f" ({task.exit_code})"
-    return f"{task.status}{code}"
+    if task.exit_code is not None:
+        return f"{task.status} ({task.exit_code})"
+    return task.status
 
 
 def _remark(task: BackgroundTask) -> str:

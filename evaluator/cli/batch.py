@@ -11,7 +11,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from evaluator.batch.definition import DEFAULT_FILE, BatchDefinition, definition_from
 from evaluator.cli.common import (
+    FOLDER,
+    PATH,
     load_library,
     print_json,
     stderr_is_terminal,
@@ -50,7 +53,6 @@ from evaluator.fields.listing import entries_of, merge
 
 if TYPE_CHECKING:
     from evaluator.batch import (
-        BatchDefinition,
         BatchPlan,
         BatchResult,
         Display,
@@ -69,12 +71,6 @@ _FILE = re.compile(r"[^:]+\.py:")
 _ADDED = ("templates", "models", "handlers")
 
 
-def _definition_flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    from evaluator.batch.definition import BatchDefinition
-
-    return flag_options(BatchDefinition)(command)
-
-
 @click.command(
     cls=SectionedCommand,
     epilog="Examples:\n\n\b\n  evaluator batch --template answer_question --rows questions.jsonl "
@@ -84,14 +80,14 @@ def _definition_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     "Exit codes: 0 complete and every threshold is met; 4 a threshold is missed; 5 incomplete; 6 "
     "waiting for provider batches; 2 wrong usage; 3 configuration; 130 interrupted.",
 )
-@click.argument("definition", required=False, type=click.Path(path_type=Path))
-@_definition_flags
+@click.argument("definition", required=False, type=PATH)
+@flag_options(BatchDefinition)
 @click.option(
     "--resume",
     cls=SectionOption,
     section="Where it runs",
     metavar="FOLDER",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     help="Resume the batch in this folder. --template, --model and --handler add to its own.",
 )
 @click.option(
@@ -131,7 +127,6 @@ def run_batch_command(definition: Path | None, given: dict[str, Any]) -> None:
     from evaluator.batch.rows.object_rows import shard_of
     from evaluator.batch.run import new_folder
     from evaluator.batch.scorers.function_scorer import without_code
-    from evaluator.interpreter.evaluator import Evaluator
 
     if given["strict"]:
         given["thresholds"] = (*given["thresholds"], "errors <= 0")
@@ -142,22 +137,12 @@ def run_batch_command(definition: Path | None, given: dict[str, Any]) -> None:
     wanted = read_batch_definition(definition, folder, given=given)
     if folder is not None and given["scorers"]:
         wanted = _with_own_scorers(wanted, folder)
-    roles = wanted.model_roles or {}
-    shows_progress = given["progress"] in ("auto", "live")
-    library = load_library([Path(path) for path in wanted.library], shows_progress=shows_progress)
-    warn_of_unknown_roles(library, roles)
-    if not dry_run:
-        permit_schemas(library, given["trust"])
-    evaluator = Evaluator(
-        library,
-        model_roles=roles,
-        tasks_dir=None,
-        roots=wanted.roots,
-        notice=lambda line: echo(line, err=True),
+    evaluator = make_evaluator(
+        wanted,
+        given,
+        session.get("sandbox"),
+        shows_progress=given["progress"] in ("auto", "live"),
         tracer=given["trace"] or None,
-        sandbox=session.get("sandbox"),
-        profiles=shown_profiles() if dry_run else project_profiles(given["trust"]),
-        trust=given["trust"],
     )
     output = Path(
         folder or wanted.options.output or new_folder(wanted.name, shard_of(wanted.options.select))
@@ -178,6 +163,40 @@ def run_batch_command(definition: Path | None, given: dict[str, Any]) -> None:
         raise click.exceptions.Exit(0 if can_start else EXIT_INCOMPLETE)
     plan = make_plan(evaluator, wanted.templates, rows=wanted.rows, options=options)
     raise click.exceptions.Exit(_run(evaluator, plan, wanted=wanted, as_json=given["as_json"]))
+
+
+def make_evaluator(
+    wanted: BatchDefinition,
+    given: Mapping[str, Any],
+    sandbox: Any,
+    *,
+    shows_progress: bool = True,
+    tracer: Any = None,
+) -> Evaluator:
+    """The Evaluator of a definition and of the flags that were given. With --dry-run it sends
+    nothing, so that nothing needs a permission.
+    """
+    from evaluator.interpreter.evaluator import Evaluator
+
+    roles = wanted.model_roles or {}
+    library = load_library([Path(path) for path in wanted.library], shows_progress=shows_progress)
+    warn_of_unknown_roles(library, roles)
+    if given.get("dry_run"):
+        profiles = shown_profiles()
+    else:
+        permit_schemas(library, given["trust"])
+        profiles = project_profiles(given["trust"])
+    return Evaluator(
+        library,
+        model_roles=roles,
+        tasks_dir=None,
+        roots=wanted.roots,
+        notice=lambda line: echo(line, err=True),
+        tracer=tracer,
+        sandbox=sandbox,
+        profiles=profiles,
+        trust=given["trust"],
+    )
 
 
 def _with_own_scorers(wanted: BatchDefinition, folder: Path) -> BatchDefinition:
@@ -241,10 +260,7 @@ def _run(evaluator: Evaluator, plan: BatchPlan, wanted: BatchDefinition, *, as_j
         with ignore_closed_reader(sys.stdout):
             _print(result, as_json=as_json)
     except BaseException as error:
-        if result.is_complete:
-            command = None
-        else:
-            command = resume_command(options)
+        command = None if result.is_complete else resume_command(options)
         display.close(
             output, f"the summary could not be printed: {str(error) or 'interrupted'}", command
         )
@@ -305,7 +321,6 @@ def read_batch_definition(
     """The definition in the file, or in the manifest of an earlier session, overridden by the
     flags.
     """
-    from evaluator.batch.definition import DEFAULT_FILE, definition_from
     from evaluator.batch.permissions import claims_of_manifest, signed_code
 
     known: frozenset[ProjectFile] = frozenset()
@@ -477,8 +492,6 @@ def _override(base: BatchDefinition, given: Mapping[str, Any], *, adds: bool) ->
     """`base` with the flags. `adds`: templates, models and handlers are added to those of
     `base`.
     """
-    from evaluator.batch.definition import BatchDefinition, definition_from
-
     table = base.to_dict()
     changes = read_flags(BatchDefinition, given)
     for name in (*(_ADDED if adds else ()), "thresholds"):
@@ -499,10 +512,7 @@ def make_display(kind: str) -> Display:
     from evaluator.batch.progress import JsonDisplay, LiveDisplay, NoDisplay, PlainDisplay
 
     if kind == "auto":
-        if stderr_is_terminal():
-            kind = "live"
-        else:
-            kind = "plain"
+        kind = "live" if stderr_is_terminal() else "plain"
     if kind == "none" or sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
         return NoDisplay()
     stream = json_stderr()

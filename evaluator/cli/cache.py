@@ -8,14 +8,14 @@ from pathlib import Path
 import click
 
 from evaluator import clock
-from evaluator.cli.common import json_option, print_json, print_table
+from evaluator.cli.common import FILE, json_option, print_json, print_table
 from evaluator.cli.echo import echo
 from evaluator.errors import UsageError
 from evaluator.errors.messages import visible
 from evaluator.record.render import cost_text
 from evaluator.record.search import read_time
 
-file_argument = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+file_argument = click.argument("file", type=FILE)
 
 
 @click.group(epilog="Example:  evaluator cache stats responses.sqlite")

@@ -11,7 +11,7 @@ import json
 import math
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self, TypeVar, cast
@@ -21,7 +21,7 @@ import click
 from evaluator import clock
 from evaluator.cli.echo import echo, echo_raw
 from evaluator.errors import ConfigurationError, MachineError, RecordError, UsageError
-from evaluator.errors.messages import did_you_mean, minutes_text, visible, visible_json
+from evaluator.errors.messages import cut, did_you_mean, minutes_text, visible, visible_json
 from evaluator.errors.results import Outcome, TaskResult
 from evaluator.language.scopes import read_typed
 from evaluator.library import CallBound, TemplateLibrary
@@ -111,19 +111,18 @@ class WorkProgress:
                     return
 
     def _line(self, elapsed: str) -> str:
-        if self._total is None:
-            total = ""
-        else:
-            total = f" of {self._total:,}"
-        if self._done:
-            done = f" {self._done:,}{total} {self._unit} ·"
-        else:
-            done = ""
-        return f"{self._what}:{done} {elapsed}"
+        if not self._done:
+            return f"{self._what}: {elapsed}"
+        done = f"{self._done:,}"
+        if self._total is not None:
+            done = f"{done} of {self._total:,}"
+        return f"{self._what}: {done} {self._unit} · {elapsed}"
 
 
-F = TypeVar("F", bound=Callable[..., Any])
 MAX_INPUT_BYTES = 50_000_000
+PATH = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
 input_option = click.option(
@@ -134,6 +133,22 @@ input_option = click.option(
     metavar="KEY=VALUE",
     help="An input; VALUE @FILE takes a file's text, @- standard input. May be repeated.",
 )
+markdown_option = click.option("--markdown", is_flag=True, help="Print Markdown.")
+
+
+def refuse_two_formats(markdown: bool, as_json: bool) -> None:
+    """Raises: UsageError, for --markdown with --json."""
+    if markdown and as_json:
+        raise UsageError("--json and --markdown are two formats; give one of them")
+
+
+def or_templates(paths: tuple[Path, ...], verb: str, command: str) -> tuple[Path, ...]:
+    """`paths`, or the folder templates/ here. Raises: UsageError, if there is none."""
+    if not paths and not Path("templates").is_dir():
+        raise UsageError(
+            f"there is no templates/ here; name what to {verb}: evaluator {command} FOLDER"
+        )
+    return paths or (Path("templates"),)
 
 
 def read_library(folders: Sequence[Path], *, shows_progress: bool = True) -> TemplateLibrary:
@@ -164,14 +179,14 @@ def read_inputs(pairs: Iterable[str], node: TopLevel | None) -> dict[str, Any]:
             raise UsageError(f"--input {pair!r}: expected KEY=VALUE or KEY=@FILE")
         if key in values:
             raise UsageError(f"--input {key} is given twice")
-        if text.startswith("@"):
-            text = _read_named(key, text[1:])
-        wanted = types.get(key, "any")
+        if text == "@":
+            raise UsageError(
+                f"--input {key}=@: expected a file's name after @, or - for standard input"
+            )
         try:
-            if wanted in ("any", "string"):
-                values[key] = text
-            else:
-                values[key] = read_typed(text, wanted)
+            if text.startswith("@"):
+                text = read_text(text[1:])
+            values[key] = read_typed(text, types.get(key, "any"))
         except UsageError as error:
             raise UsageError(f"--input {key}: {error}") from error
     return values
@@ -186,20 +201,10 @@ def warn_of_unknown_roles(library: TemplateLibrary, roles: Collection[str]) -> N
     known = {role for template in library.templates.values() for role in roles_of(template.node)}
     for role in roles:
         if role not in known:
-            hint = did_you_mean(role, sorted(known))
-            more = f"; {hint}" if hint else ""
-            echo(f"warning: --model-role {role}: no template names this role{more}", err=True)
-
-
-def _read_named(key: str, path: str) -> str:
-    if not path:
-        raise UsageError(
-            f"--input {key}=@: expected a file's name after @, or - for standard input"
-        )
-    try:
-        return read_text(path)
-    except UsageError as error:
-        raise UsageError(f"--input {key}: {error}") from error
+            message = f"warning: --model-role {role}: no template names this role"
+            if hint := did_you_mean(role, sorted(known)):
+                message = f"{message}; {hint}"
+            echo(message, err=True)
 
 
 def declared_types(node: TopLevel | None) -> dict[str, str]:
@@ -310,14 +315,9 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     widths = [max(len(row[i]) for row in shown) for i in range(len(head))]
     room = max(20, terminal_width() - sum(widths[:-1]) - 2 * (len(head) - 1))
     lines: list[str] = []
-    for row in shown:
-        *cells, last = row
-        if len(last) > room:
-            last = last[: room - 1] + "…"
-        line = "  ".join(
-            [*(cell.ljust(width) for cell, width in zip(cells, widths, strict=False)), last]
-        )
-        lines.append(line.rstrip())
+    for *cells, last in shown:
+        padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=False)]
+        lines.append("  ".join([*padded, cut(last, room)]).rstrip())
     echo("\n".join(lines))
 
 

@@ -9,6 +9,7 @@ import click
 
 from evaluator import disk
 from evaluator.cli.common import (
+    FILE,
     cost_bound,
     describe_bound,
     echo_text,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 @click.argument("words")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Write the XML into this new file.",
 )
 @click.option("--allow-scripts", is_flag=True, help="The task may contain scripts and commands.")

@@ -4,14 +4,13 @@ process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from evaluator.cli.common import json_option, print_json
+from evaluator.cli.common import FOLDER, json_option, print_json
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import trust_option
 from evaluator.errors.messages import visible
@@ -23,8 +22,7 @@ EXIT_REFUSED = 1
 _SHOWN = 10
 
 
-def _folder_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.argument("folder", type=click.Path(path_type=Path, file_okay=False))(command)
+_folder_argument = click.argument("folder", type=FOLDER)
 
 
 @click.command(epilog="Example:  evaluator batch status batches/capitals-20260102-150405 --json")
@@ -45,15 +43,11 @@ def status(folder: Path, as_json: bool) -> None:
 def _lines_of(status: BatchStatus) -> list[str]:
     from evaluator.batch.progress import SilentProcess
 
-    if status.total is None:
-        total = "?"
-    else:
+    total = "?"
+    if status.total is not None:
         total = f"{status.total:,}"
-    if status.reason:
-        reason = f" ({status.reason})"
-    else:
-        reason = ""
-    lines = [f"{status.name}: {status.state}{reason}, {status.done:,} of {total} samples"]
+    reason = f" ({status.reason})" if status.reason else ""
+    lines = [f"{status.name}: {status.state}{reason}, {status.done:,} of {total} results"]
     if status.verdicts:
         lines.append(", ".join(f"{count:,} {name}" for name, count in status.verdicts.items()))
     progress = status.progress
@@ -79,14 +73,13 @@ def _lines_of(status: BatchStatus) -> list[str]:
 
 
 def _line_of(command: Command) -> str:
+    line = f"command {command.id}, {command}: {command.state}"
     if command.message:
-        end = f": {command.message}"
-    else:
-        end = ""
-    return f"command {command.id}, {command}: {command.state}{end}"
+        return f"{line}: {command.message}"
+    return line
 
 
-def _send(folder: Path, action: Action, arguments: Sequence[str], *, as_json: bool) -> None:
+def _send(folder: Path, as_json: bool, action: Action, *arguments: str) -> None:
     """Sends a command and prints its state. Raises: Exit, if it is refused."""
     from evaluator.batch.control import control_batch
 
@@ -110,7 +103,7 @@ def pause(folder: Path, as_json: bool) -> None:
     Calls in flight are finished. The time of --max-time goes on. A session that is killed while it
     is paused is paused when it is resumed.
     """
-    _send(folder, "pause", (), as_json=as_json)
+    _send(folder, as_json, "pause")
 
 
 @click.command("continue", epilog="Example:  evaluator batch continue batches/capitals")
@@ -118,7 +111,7 @@ def pause(folder: Path, as_json: bool) -> None:
 @json_option
 def continue_(folder: Path, as_json: bool) -> None:
     """End the pause of the batch in FOLDER."""
-    _send(folder, "continue", (), as_json=as_json)
+    _send(folder, as_json, "continue")
 
 
 @click.command(epilog="Example:  evaluator batch set concurrency=8 max_cost=20 batches/capitals")
@@ -131,7 +124,7 @@ def set(limits: tuple[str, ...], folder: Path, as_json: bool) -> None:
     Limits are concurrency, requests_per_minute, tokens_per_minute, max_cost, max_tokens, max_time
     and stop_after; the value none removes one. Calls in flight are not affected.
     """
-    _send(folder, "set", limits, as_json=as_json)
+    _send(folder, as_json, "set", *limits)
 
 
 @click.command(epilog="Example:  evaluator batch retry provider_failure batches/capitals")
@@ -144,7 +137,7 @@ def retry(errors: tuple[str, ...], folder: Path, as_json: bool) -> None:
     ERROR is the type or reason of an error, such as provider_failure; without one, all are run
     again. Samples that were skipped ended with execution_halted.
     """
-    _send(folder, "retry", errors, as_json=as_json)
+    _send(folder, as_json, "retry", *errors)
 
 
 @click.command(epilog="Example:  evaluator batch skip row-17 batches/capitals")
@@ -157,7 +150,7 @@ def skip(samples: tuple[str, ...], folder: Path, as_json: bool) -> None:
     SAMPLE is the id of a row. Its result is an error, execution_halted, that counts as one, and
     that `evaluator batch retry execution_halted` runs again. A sample in flight is finished.
     """
-    _send(folder, "skip", samples, as_json=as_json)
+    _send(folder, as_json, "skip", *samples)
 
 
 @click.command(epilog="Example:  evaluator batch stop batches/capitals-20260102-150405")
@@ -165,7 +158,7 @@ def skip(samples: tuple[str, ...], folder: Path, as_json: bool) -> None:
 @json_option
 def stop(folder: Path, as_json: bool) -> None:
     """End the session of the batch in FOLDER after the samples in flight, as one Ctrl-C does."""
-    _send(folder, "stop", (), as_json=as_json)
+    _send(folder, as_json, "stop")
 
 
 @click.command(epilog="Example:  evaluator batch cancel batches/capitals-20260102-150405")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evaluator.cli.common import json_option, print_json
+from evaluator.cli.common import PATH, json_option, print_json
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import library_option
 from evaluator.errors import ConfigurationError
@@ -143,7 +143,7 @@ PACKAGES = ("lxml", "xmlschema", "jinja2", "jsonschema", "aiohttp", "httptools",
     "--tasks",
     "tasks_dir",
     default="tasks",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="The folder of task files.",
 )
 @json_option

@@ -122,6 +122,7 @@ def _refusals(evaluator: Evaluator, plan: BatchPlan) -> Iterator[str]:
     """Sandboxes that are not installed, and the budget's reasons for rejecting a cell's first call,
     without judges.
     """
+    from evaluator.batch.cost_plan import waiting_calls
     from evaluator.interpreter.sandboxing import needed_sandboxes
     from evaluator.limits.batch_budget import BatchBudget, BatchSpending
 
@@ -135,7 +136,9 @@ def _refusals(evaluator: Evaluator, plan: BatchPlan) -> Iterator[str]:
                 yield str(error)
     limits = plan.options.limits
     budget = BatchSpending(BatchBudget(max_cost_usd=limits.max_cost, max_tokens=limits.max_tokens))
-    for cell, variant in plan.cells if budget.has_shared_limit else ():
+    if not budget.has_shared_limit or waiting_calls(plan):
+        return
+    for cell, variant in plan.cells:
         call = _first_call(evaluator, cell, variant=variant)
         try:
             if call is not None:

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evaluator.cli.batch import EXIT_INCOMPLETE, EXIT_THRESHOLD
+from evaluator.batch.definition import BatchDefinition
+from evaluator.cli.batch import EXIT_INCOMPLETE, EXIT_THRESHOLD, make_evaluator
 from evaluator.cli.common import (
-    load_library,
+    FILE,
+    markdown_option,
     print_json,
     read_text,
+    refuse_two_formats,
     terminal_width,
-    warn_of_unknown_roles,
 )
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import (
@@ -27,9 +29,10 @@ from evaluator.cli.evaluator_options import (
     read_flags,
     trust_option,
 )
-from evaluator.cli.trust import permit_schemas, project_profiles, shown_profiles
 from evaluator.errors import UsageError
 from evaluator.errors.messages import json_problem
+from evaluator.fields.listing import entries_of
+from evaluator.improve.run import ImproveOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,10 +89,6 @@ _JUDGE_FLAGS = (
 
 def search_flags(command: Callable[..., Any], *, of_judge: bool = False) -> Callable[..., Any]:
     """Gives a command the flags of a search, or of one for a better judge."""
-    from evaluator.batch.definition import BatchDefinition
-    from evaluator.fields.listing import entries_of
-    from evaluator.improve.run import ImproveOptions
-
     own = [entry.flag.name for entry in entries_of(ImproveOptions) if entry.flag is not None]
     flags = _BATCH_FLAGS
     if of_judge:
@@ -127,10 +126,10 @@ def search_flags(command: Callable[..., Any], *, of_judge: bool = False) -> Call
 @click.option(
     "--verify",
     metavar="CERTIFICATE",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Recompute a certificate from the records in its folder, without a call.",
 )
-@click.option("--markdown", is_flag=True, help="Print Markdown.")
+@markdown_option
 @click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
 def improve(
     template: str | None, verify: Path | None, markdown: bool, as_json: bool, **given: Any
@@ -143,17 +142,13 @@ def improve(
     """
     from evaluator.improve.certificate import verify as verified
 
-    if markdown and as_json:
-        raise UsageError("--json and --markdown are two formats; give one of them")
+    refuse_two_formats(markdown, as_json)
     if verify is not None:
         if template is not None:
             raise UsageError("--verify takes no TEMPLATE: the certificate names it")
         verification = asyncio.run(verified(verify))
         _print(verification.certificate, markdown=markdown, as_json=as_json)
-        if verification.is_own:
-            whose = "this user's"
-        else:
-            whose = "another user's, or another machine's"
+        whose = "this user's" if verification.is_own else "another user's, or another machine's"
         echo(f"valid: the records give this certificate; it has {whose} signature", err=True)
         return
     if template is None or not given["rows"]:
@@ -188,10 +183,8 @@ def run_search_command(
 
 def _plan(searched: str | JudgedBatch, given: dict[str, Any]) -> tuple[Evaluator, Any]:
     """The evaluator, and the coroutine that plans the search."""
-    from evaluator.batch.definition import BatchDefinition
     from evaluator.improve.judges import AGREEMENT, judge_search
-    from evaluator.improve.run import ImproveOptions, plan_search
-    from evaluator.interpreter.evaluator import Evaluator
+    from evaluator.improve.run import plan_search
 
     own = read_flags(ImproveOptions, given)
     session = read_flags(ImproveOptions, given, is_stored=False)
@@ -200,27 +193,9 @@ def _plan(searched: str | JudgedBatch, given: dict[str, Any]) -> tuple[Evaluator
     wanted = BatchDefinition.from_table(read_flags(BatchDefinition, table))
     options = ImproveOptions.from_table(own)
     options = replace(options, proposals=_read_proposals(given["proposals"]), **session)
-    roles = wanted.model_roles or {}
-    library = load_library([Path(path) for path in wanted.library])
-    warn_of_unknown_roles(library, roles)
-    dry_run = given["dry_run"]
-    if not dry_run:
-        permit_schemas(library, given["trust"])
-    evaluator = Evaluator(
-        library,
-        model_roles=roles,
-        tasks_dir=None,
-        roots=wanted.roots,
-        notice=lambda line: echo(line, err=True),
-        sandbox=session_of_batch.get("sandbox"),
-        profiles=shown_profiles() if dry_run else project_profiles(given["trust"]),
-        trust=given["trust"],
-    )
+    evaluator = make_evaluator(wanted, given, session_of_batch.get("sandbox"))
     batch = replace(wanted.options, **session_of_batch)
-    if dry_run:
-        planning = evaluator.without_network()
-    else:
-        planning = evaluator
+    planning = evaluator.without_network() if given["dry_run"] else evaluator
     if isinstance(searched, str):
         return evaluator, plan_search(planning, searched, wanted.rows, options, batch)
     judged = judge_search(planning, *searched)

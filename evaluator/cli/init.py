@@ -17,7 +17,14 @@ from typing import Any
 import click
 
 from evaluator import clock, disk
-from evaluator.cli.common import json_option, print_json, print_json_or_table, print_table
+from evaluator.cli.common import (
+    FOLDER,
+    PATH,
+    json_option,
+    print_json,
+    print_json_or_table,
+    print_table,
+)
 from evaluator.cli.echo import echo
 from evaluator.errors import RecordError, UsageError
 from evaluator.errors.messages import did_you_mean, duration_text
@@ -145,9 +152,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 @click.command(
     epilog="Examples:\n\n\b\n  evaluator init\n  evaluator init orders --example extract"
 )
-@click.argument(
-    "folder", metavar="[DIR]", default=".", type=click.Path(path_type=Path, file_okay=False)
-)
+@click.argument("folder", metavar="[DIR]", default=".", type=FOLDER)
 @click.option(
     "--example",
     type=click.Choice(PROJECTS),
@@ -192,7 +197,7 @@ def init(folder: Path, example: str) -> None:
     default="templates",
     show_default=True,
     metavar="FOLDER",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     help="Where the template is written.",
 )
 def new(name: str, kind: str, folder: Path) -> None:
@@ -241,9 +246,7 @@ def list_examples(as_json: bool) -> None:
 
 @examples.command("copy")
 @click.argument("name")
-@click.argument(
-    "folder", metavar="[DIR]", required=False, type=click.Path(path_type=Path, file_okay=False)
-)
+@click.argument("folder", metavar="[DIR]", required=False, type=FOLDER)
 def copy(name: str, folder: Path | None) -> None:
     """Copy the example NAME to DIR (default: examples/NAME). Existing files are never changed."""
     from evaluator.batch.definition import DEFAULT_FILE
@@ -281,7 +284,7 @@ class DemoCase:
     "tasks_dir",
     default="demo-tasks",
     show_default=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Where the task files are written.",
 )
 @json_option

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evaluator import clock
-from evaluator.cli.common import json_option, print_json, terminal_width
+from evaluator.cli.common import (
+    FILE,
+    json_option,
+    markdown_option,
+    print_json,
+    refuse_two_formats,
+    terminal_width,
+)
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import SectionedCommand, refuse_flags
 from evaluator.cli.improve import run_search_command, search_flags
@@ -61,7 +68,7 @@ if TYPE_CHECKING:
 @click.option(
     "--import",
     "source",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     metavar="FILE",
     help="Add the labels of a .csv file, of a .json or .jsonl file of Label Studio, or of a .eval "
     "log of Inspect AI.",
@@ -69,7 +76,7 @@ if TYPE_CHECKING:
 @click.option(
     "--export",
     "target",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     metavar="FILE",
     help="Write the labels into such a file; replaces it.",
 )
@@ -233,7 +240,7 @@ class _Terminal:
     "is made on labels that the search has not seen. The options of the search need it.",
 )
 @partial(search_flags, of_judge=True)
-@click.option("--markdown", is_flag=True, help="Print Markdown.")
+@markdown_option
 @json_option
 def calibrate(
     batch: Path,
@@ -258,8 +265,7 @@ def calibrate(
     from evaluator.batch.summary.calibrated import calibration_tables
     from evaluator.batch.summary.tables import as_markdown, as_text
 
-    if markdown and as_json:
-        raise UsageError("--json and --markdown are two formats; give one of them")
+    refuse_two_formats(markdown, as_json)
     found = open_batch(batch)
     if improve:
         run_search_command((found, scorer), given, markdown=markdown, as_json=as_json)

@@ -12,10 +12,12 @@ from pathlib import Path
 import click
 
 from evaluator.cli.common import (
+    PATH,
     cost_bound,
     describe_bound,
     echo_text,
     json_option,
+    or_templates,
     print_json,
     read_library,
 )
@@ -40,7 +42,7 @@ _LEVELS = {"error": "error", "warning": "warning", "note": "notice"}
 
 
 @click.command(epilog="Example:  evaluator lint templates/")
-@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, type=PATH)
 @click.option("--strict", is_flag=True, help="Warnings fail too.")
 @click.option("--model", metavar="MODEL", help="Also bound the cost with this model's price.")
 @click.option("--fix", "fixes", is_flag=True, help="Correct misspelt names and old spellings.")
@@ -73,7 +75,7 @@ def lint(
     """
     if as_json and form != "text":
         raise UsageError(f"--json and --format {form} are two formats; give one of them")
-    paths = _or_templates(paths, "lint")
+    paths = or_templates(paths, "check", "lint")
     profiles = shown_profiles()
     library = read_library(paths)
     diagnostics = find_all(library, profiles)
@@ -152,10 +154,9 @@ def _loops_in(node: TopLevel | Node, loops: tuple[tuple[str, int | None], ...]) 
     if isinstance(node, Task) and node.asks_model and len(loops) > 1:
         shown = " × ".join(f"{name} ({_times(most)})" for name, most in loops)
         counts = [most for _, most in loops if most is not None]
+        total = ""
         if len(counts) == len(loops):
             total = f": at most {prod(counts):,} times"
-        else:
-            total = ""
         yield f"loops that multiply: {shown}{total}"
     for operand in operands(node, {}):
         most = operand.repeats.most
@@ -180,26 +181,12 @@ def _window(profiles: Profiles, model: str | None, task: Task) -> int | None:
     from evaluator.models.prices import context_window
 
     config = profiles.get(task.profile or "default") or HandlerConfig()
-    if task.model is not None:
-        named = task.model.value
-    else:
-        named = None
     if config.context_window is not None:
         return config.context_window
-    name = model or named or config.model
+    name = model or config.model
+    if model is None and task.model is not None:
+        name = task.model.value
     return None if name is None else context_window(name)
-
-
-def _or_templates(paths: tuple[Path, ...], command: str) -> tuple[Path, ...]:
-    if not paths and not Path("templates").is_dir():
-        raise UsageError(
-            f"there is no templates/ here; name what to {_VERBS[command]}: "
-            f"evaluator {command} FOLDER"
-        )
-    return paths or (Path("templates"),)
-
-
-_VERBS = {"lint": "check", "fmt": "format"}
 
 
 def _inside(file: str | None, path: Path) -> bool:
@@ -238,10 +225,6 @@ def _fix(
 def _annotation(diagnostic: Diagnostic) -> str:
     """A workflow command of GitHub Actions."""
     span = diagnostic.span
-    if diagnostic.hint:
-        message = f"{diagnostic.message}; {diagnostic.hint}"
-    else:
-        message = diagnostic.message
     properties = {
         "file": span.file or "",
         "line": str(span.line),
@@ -252,7 +235,11 @@ def _annotation(diagnostic: Diagnostic) -> str:
         f"{key}={_escaped(value).replace(':', '%3A').replace(',', '%2C')}"
         for key, value in properties.items()
     )
-    return f"::{_LEVELS[diagnostic.severity]} {written}::{_escaped(message)}"
+    return f"::{_LEVELS[diagnostic.severity]} {written}::{_escaped(_message(diagnostic))}"
+
+
+def _message(diagnostic: Diagnostic) -> str:
+    return "; ".join(filter(None, (diagnostic.message, diagnostic.hint)))
 
 
 def _escaped(value: str) -> str:
@@ -265,7 +252,7 @@ def _sarif(diagnostics: Sequence[Diagnostic]) -> dict[str, object]:
         {
             "ruleId": d.code,
             "level": d.severity,
-            "message": {"text": f"{d.message}; {d.hint}" if d.hint else d.message},
+            "message": {"text": _message(d)},
             "locations": [
                 {
                     "physicalLocation": {
@@ -293,7 +280,7 @@ def _sarif(diagnostics: Sequence[Diagnostic]) -> dict[str, object]:
 
 
 @click.command(epilog="Example:  evaluator fmt --check templates/")
-@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, type=PATH)
 @click.option("--check", is_flag=True, help="Write nothing; exit code 1 if a file would change.")
 @click.option("--diff", is_flag=True, help="Write nothing; print the changes.")
 def fmt(paths: tuple[Path, ...], check: bool, diff: bool) -> None:
@@ -307,7 +294,7 @@ def fmt(paths: tuple[Path, ...], check: bool, diff: bool) -> None:
     changed = 0
     unchanged = 0
     failed = False
-    for name in _files(_or_templates(paths, "fmt")):
+    for name in _files(or_templates(paths, "format", "fmt")):
         path = Path(name)
         data = path.read_bytes()
         try:

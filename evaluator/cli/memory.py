@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from evaluator import disk
-from evaluator.cli.common import WorkProgress, json_option, print_json, print_table
+from evaluator.cli.common import FILE, FOLDER, WorkProgress, json_option, print_json, print_table
 from evaluator.cli.echo import echo
 from evaluator.errors import UsageError
 from evaluator.errors.messages import duration_text, visible
@@ -25,7 +25,7 @@ _SHOWN_REASONS = 6
 db_option = click.option(
     "--db",
     "database",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     metavar="FILE",
     help=f"The index. Default: {DEFAULT} in the folder that is indexed, or the nearest above "
     "this one.",
@@ -42,7 +42,7 @@ def memory() -> None:
 
 
 @memory.command(epilog="Example:  evaluator memory index src --no-git")
-@click.argument("path", default=".", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("path", default=".", type=FOLDER)
 @db_option
 @click.option(
     "--git/--no-git",

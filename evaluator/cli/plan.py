@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from evaluator.batch.definition import BatchDefinition
 from evaluator.cli.batch import EXIT_INCOMPLETE, batch, run_batch_command
 from evaluator.cli.common import (
     input_option,
@@ -27,12 +28,7 @@ from evaluator.cli.trust import shown_profiles
 from evaluator.errors import UsageError
 from evaluator.nodes import Task
 
-
-def _decision_flags(command: Any) -> Any:
-    from evaluator.batch.definition import BatchDefinition
-
-    flags = ["--scorer", "--detect", "--measure", "--power", "--baseline", "--stop-early"]
-    return flag_options(BatchDefinition, flags)(command)
+_DECISION_FLAGS = ("--scorer", "--detect", "--measure", "--power", "--baseline", "--stop-early")
 
 
 @click.command(
@@ -56,7 +52,7 @@ def _decision_flags(command: Any) -> Any:
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="An earlier batch of the same templates, whose recorded lengths are expected again.",
 )
-@_decision_flags
+@flag_options(BatchDefinition, _DECISION_FLAGS)
 @json_option
 def plan(
     name: str,
@@ -112,12 +108,8 @@ def _plan_run(
     library = load_library(options.folders)
     node = library.get(name).node
     values = read_inputs(inputs, node)
-    if isinstance(node, Task):
-        declared = node.inputs
-    else:
-        declared = ()
-    needed = [each.name for each in declared if each.must_be_given]
-    if missing := [each for each in needed if each not in values]:
+    declared = node.inputs if isinstance(node, Task) else ()
+    if missing := [i.name for i in declared if i.must_be_given and i.name not in values]:
         raise UsageError(
             f"{name} needs the input {missing[0]!r}: give it with --input {missing[0]}=VALUE, or "
             "rows with --rows FILE"

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evaluator.cli.common import (
+    FILE,
+    FOLDER,
     echo_text,
     input_option,
     json_option,
@@ -34,7 +36,7 @@ queue_option = click.option(
     "--queue",
     "folder",
     metavar="FOLDER",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     help="The folder of the queue. Default: the variable TASK_RUNNER_DIR, else queue.",
 )
 EXIT_INCOMPLETE = 5
@@ -152,7 +154,7 @@ def list_(status: Any, limit: int | None, folder: Path | None, as_json: bool) ->
             print_json_text(found.list_json(status, limit=limit))
             _warn_of_stuck(found.stuck())
             return
-        entries = found.summaries(status, limit=limit)
+        entries = found.list(status, limit=limit)
         stuck = found.stuck()
     if not entries:
         echo("The queue has no such entry." if status else "The queue is empty.")
@@ -348,7 +350,7 @@ def archive(days: float | None, folder: Path | None, as_json: bool) -> None:
 
 
 @queue.command(epilog="Example:  evaluator queue export backup.json")
-@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", required=False, type=FILE)
 @queue_option
 @json_option
 def export(file: Path | None, folder: Path | None, as_json: bool) -> None:
@@ -372,7 +374,7 @@ def export(file: Path | None, folder: Path | None, as_json: bool) -> None:
 
 
 @queue.command("import", epilog="Example:  evaluator queue import old-task-queue.json")
-@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", required=False, type=FILE)
 @queue_option
 @json_option
 def import_(file: Path | None, folder: Path | None, as_json: bool) -> None:

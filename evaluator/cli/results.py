@@ -22,9 +22,14 @@ import click
 from evaluator import disk
 from evaluator.cli.batch import EXIT_INCOMPLETE, EXIT_THRESHOLD, exit_code_of_thresholds
 from evaluator.cli.common import (
+    FILE,
+    FOLDER,
+    PATH,
     WorkProgress,
     json_option,
+    markdown_option,
     print_json,
+    refuse_two_formats,
     stdout_is_terminal,
     terminal_width,
 )
@@ -41,7 +46,7 @@ if TYPE_CHECKING:
 
 _FORMATS = ("csv", "inspect", "jsonl", "junit", "markdown", "parquet")
 
-batch_argument = click.argument("batch", type=click.Path(path_type=Path, file_okay=False))
+batch_argument = click.argument("batch", type=FOLDER)
 
 
 @click.command(
@@ -49,9 +54,7 @@ batch_argument = click.argument("batch", type=click.Path(path_type=Path, file_ok
     "  evaluator compare batches/both --variant openai/gpt-4o-mini --variant openai/gpt-4o "
     "--scorer f1"
 )
-@click.argument(
-    "batches", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False)
-)
+@click.argument("batches", nargs=-1, required=True, type=FOLDER)
 @click.option(
     "--template",
     "templates",
@@ -88,7 +91,7 @@ batch_argument = click.argument("batch", type=click.Path(path_type=Path, file_ok
     help="Exit with 4 unless the whole interval of B - A is at least D, e.g. -0.02; with 5 if that "
     "cannot be decided.",
 )
-@click.option("--markdown", is_flag=True, help="Print Markdown.")
+@markdown_option
 @json_option
 def compare(
     batches: tuple[Path, ...],
@@ -121,8 +124,7 @@ def compare(
         raise UsageError("give two batches, or one with two --variant or two --template")
     if no_cluster and cluster is not None:
         raise UsageError("give --cluster or --no-cluster, not both")
-    if markdown and as_json:
-        raise UsageError("--json and --markdown are two formats; give one of them")
+    refuse_two_formats(markdown, as_json)
     if min_difference is not None and not math.isfinite(min_difference):
         raise UsageError(f"--min-difference is {min_difference}, expected a finite number")
     a = open_batch(paths[0])
@@ -245,13 +247,11 @@ def _named(part: str | None, names: Sequence[str]) -> str | None:
 
 
 @click.command(epilog="Example:  evaluator report batches/capitals-20260102-150405")
-@click.argument(
-    "batches", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False)
-)
+@click.argument("batches", nargs=-1, required=True, type=FOLDER)
 @click.option(
     "--output",
     "-o",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     metavar="FILE",
     help="The HTML file. Default: report.html in the first batch's folder.",
 )
@@ -326,7 +326,7 @@ def report(
 )
 @batch_argument
 @click.option("--format", "-f", "kind", type=click.Choice(_FORMATS), required=True)
-@click.option("--output", "-o", type=click.Path(path_type=Path), required=True, metavar="FILE")
+@click.option("--output", "-o", type=PATH, required=True, metavar="FILE")
 def export(batch: Path, kind: str, output: Path) -> None:
     """Write a batch's results in another format; replaces an existing file."""
     from evaluator.batch.export import SUMMARISED
@@ -367,25 +367,22 @@ def export(batch: Path, kind: str, output: Path) -> None:
     metavar="CONDITION",
     help="A condition on the numbers. May be repeated.",
 )
-@click.option("--markdown", is_flag=True, help="Print Markdown.")
+@markdown_option
 @json_option
 def summary(batch: Path, thresholds: tuple[str, ...], markdown: bool, as_json: bool) -> None:
     """Show a batch's numbers as they are now, and check thresholds; makes no call."""
     from evaluator.batch.reading import open_batch
 
-    if markdown and as_json:
-        raise UsageError("--json and --markdown are two formats; give one of them")
+    refuse_two_formats(markdown, as_json)
     _print_summary(open_batch(batch), thresholds, markdown=markdown, as_json=as_json)
 
 
 @click.command(epilog="Example:  evaluator batch merge shards/1 shards/2 shards/3 -o merged")
-@click.argument(
-    "folders", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False)
-)
+@click.argument("folders", nargs=-1, required=True, type=FOLDER)
 @click.option(
     "--output",
     "-o",
-    type=click.Path(path_type=Path),
+    type=PATH,
     required=True,
     metavar="FOLDER",
     help="A new folder for the merged batch.",

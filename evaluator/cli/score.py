@@ -10,35 +10,43 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evaluator.batch.definition import BatchDefinition
 from evaluator.cli.batch import (
     EXIT_INCOMPLETE,
     EXIT_INTERRUPTED,
     ending_signals,
     make_display,
+    make_evaluator,
     read_batch_definition,
     session_options,
 )
 from evaluator.cli.batch import batch as batch_command
-from evaluator.cli.common import load_library, print_json, terminal_width, warn_of_unknown_roles
+from evaluator.cli.common import print_json, terminal_width
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import flag_options, read_flags, trust_option
 from evaluator.cli.results import batch_argument
-from evaluator.cli.trust import permit_schemas, project_profiles
 from evaluator.errors import UsageError
 
 if TYPE_CHECKING:
-    from evaluator.batch import BatchDefinition, BatchOptions, BatchResult
+    from evaluator.batch import BatchOptions, BatchResult
     from evaluator.interpreter.evaluator import Evaluator
 
 _MISSING = "some samples have no answer; resume the batch first"
 
 
-def _definition_flags(command: Any) -> Any:
-    from evaluator.batch.definition import BatchDefinition
-
-    flags = ["--scorer", "--library", "--model-role", "--cache", "--sandbox", "--concurrency"]
-    flags += ["--rpm", "--tpm", "--max-cost", "--max-tokens", "--max-time"]
-    return flag_options(BatchDefinition, flags)(command)
+_FLAGS = (
+    "--scorer",
+    "--library",
+    "--model-role",
+    "--cache",
+    "--sandbox",
+    "--concurrency",
+    "--rpm",
+    "--tpm",
+    "--max-cost",
+    "--max-tokens",
+    "--max-time",
+)
 
 
 @click.command(
@@ -49,7 +57,7 @@ def _definition_flags(command: Any) -> Any:
     "2 wrong usage; 3 configuration; 130 interrupted."
 )
 @batch_argument
-@_definition_flags
+@flag_options(BatchDefinition, _FLAGS)
 @click.option("--replace", is_flag=True, help="Put a scorer in the place of the one with its name.")
 @click.option("--history", is_flag=True, help="Print which scorers scored when; score nothing.")
 @click.option(
@@ -111,11 +119,8 @@ def score(
         echo(result.summary.to_text(terminal_width()), nl=False)
     if not result.is_complete:
         echo(f"{result.ended.state}: {result.ended.reason or _MISSING}", err=True)
-        if stop.state == "stopped":
-            code = EXIT_INTERRUPTED
-        else:
-            code = EXIT_INCOMPLETE
-        raise click.exceptions.Exit(code)
+        is_stopped = stop.state == "stopped"
+        raise click.exceptions.Exit(EXIT_INTERRUPTED if is_stopped else EXIT_INCOMPLETE)
 
 
 def _prepared(
@@ -124,9 +129,7 @@ def _prepared(
     """The evaluator and the options of a session, and the new definition of the batch; None for a
     batch of Python, which has none.
     """
-    from evaluator.batch.definition import BatchDefinition
     from evaluator.batch.folder import BatchFolder
-    from evaluator.interpreter.evaluator import Evaluator
 
     flags = dict(batch_command.make_context("batch", [], resilient_parsing=True).params)
     flags |= {**given, "resume": folder}
@@ -136,19 +139,7 @@ def _prepared(
         wanted = read_batch_definition(None, folder, given=flags)
     else:
         wanted = BatchDefinition.from_table(read_flags(BatchDefinition, flags))
-    library = load_library([Path(path) for path in wanted.library])
-    warn_of_unknown_roles(library, wanted.model_roles or {})
-    permit_schemas(library, given["trust"])
-    evaluator = Evaluator(
-        library,
-        model_roles=wanted.model_roles or {},
-        tasks_dir=None,
-        roots=wanted.roots,
-        notice=lambda line: echo(line, err=True),
-        sandbox=session.get("sandbox"),
-        profiles=project_profiles(given["trust"]),
-        trust=given["trust"],
-    )
+    evaluator = make_evaluator(wanted, given, session.get("sandbox"))
     if not before:
         return evaluator, wanted.options, None
     table = wanted.to_dict()

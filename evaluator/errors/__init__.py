@@ -137,6 +137,11 @@ class TemplateError(EvaluatorError):
         super().__init__("\n".join(str(d) for d in diagnostics))
         self.diagnostics = tuple(diagnostics)
 
+    @classmethod
+    def of(cls, code: str, message: str, span: Span, hint: str | None = None) -> TemplateError:
+        """The error with one finding."""
+        return cls([Diagnostic("error", code, message=message, span=span, hint=hint)])
+
 
 class InputError(TemplateError):
     """The values given to a task do not fit its declared inputs; `diagnostics` has one finding for

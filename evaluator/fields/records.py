@@ -109,6 +109,10 @@ class Field:
         return self.default is MISSING and self.make_default is MISSING
 
     @cached_property
+    def is_required_in_table(self) -> bool:
+        return self.is_required or REQUIRED in self.marks
+
+    @cached_property
     def is_stored(self) -> bool:
         return SESSION not in self.marks
 
@@ -230,7 +234,8 @@ def _arguments_of(cls: type) -> list[tuple[str, Any, Field]]:
 def use_defaults(record: Any) -> None:
     """Replaces None by the default of each field that has one."""
     for field in fields_of(type(record)).values():
-        if getattr(record, field.name) is None and not field.is_required:
+        is_wanted = field.default is not None and not field.is_required
+        if is_wanted and getattr(record, field.name) is None:
             object.__setattr__(record, field.name, field.default_value())
 
 
@@ -253,7 +258,7 @@ def _read(cls: Any, table: Mapping[str, Any]) -> Any:
             values[field.name] = _read(field.kind.record, table)
         elif field.key in table and field.is_stored:
             values[field.name] = field.accept(table[field.key])
-        elif field.is_required or REQUIRED in field.marks:
+        elif field.is_required_in_table:
             raise FieldError("is missing", field.key)
     return cls(**values)
 
@@ -267,7 +272,10 @@ def to_dict(record: Any, *, only_changed: bool = False) -> dict[str, Any]:
         value = getattr(record, field.name)
         if not field.is_stored or (only_changed and value == field.default_value()):
             continue
-        if field.record is not None and value is not None and only_changed:
+        if value is None or type(value) in _PLAIN:
+            data[field.key] = value
+            continue
+        if field.record is not None and only_changed:
             json = to_dict(value, only_changed=True)
         else:
             json = as_json(value)
@@ -319,7 +327,10 @@ class JsonForm:
 
     def to_dict(self) -> dict[str, Any]:
         """The record as JSON."""
-        return to_dict(self) | {name: as_json(getattr(self, name)) for name in self.computed}
+        data = to_dict(self)
+        for name in self.computed:
+            data[name] = as_json(getattr(self, name))
+        return data
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Self:

@@ -31,33 +31,23 @@ from evaluator.xml.tolerant import read_tree
 _REPEATING = frozenset({"uses-broken-template"})
 """Codes of findings that follow from an error that is reported at its own place."""
 
-_ATTRIBUTES = {
-    "unknown-handler": ["ref"],
-    "sandbox": ["sandbox"],
-    "unknown-ref": ["ref"],
-    "ref-cycle": ["ref"],
-    "ref-not-a-task": ["ref"],
-    "ref-type-mismatch": ["type", "ref"],
-    "unknown-template": ["template"],
-    "endless-call": ["template"],
-    "call-cycle": ["template"],
-    "wrong-arity": ["template", "name"],
-    "unknown-schema": ["schema", "returns"],
-    "missing-schema": ["schema", "returns"],
-    "bad-schema": ["schema", "returns"],
-    "schema-without-effect": ["schema"],
-    "unknown-type": ["type", "params"],
-    "default-type": ["params"],
-    "parameter-order": ["params"],
-    "type-mismatch": ["schema", "name"],
-    "unused-input": ["name"],
-    "appended-input": ["name"],
-    "missing-input": ["name"],
-    "default-without-effect": ["default", "name"],
-    "duplicate-name": ["name"],
-    "loop-by-default": ["type"],
-    "too-few-turns": ["max_turns"],
+_CODES = {
+    "ref": "unknown-handler unknown-ref ref-cycle ref-not-a-task",
+    "type ref": "ref-type-mismatch",
+    "template": "unknown-template endless-call call-cycle",
+    "template name": "wrong-arity",
+    "schema returns": "unknown-schema missing-schema bad-schema",
+    "schema": "schema-without-effect",
+    "schema name": "type-mismatch",
+    "type params": "unknown-type",
+    "type": "loop-by-default",
+    "params": "default-type parameter-order",
+    "name": "unused-input appended-input missing-input duplicate-name",
+    "default name": "default-without-effect",
+    "max_turns": "too-few-turns",
+    "sandbox": "sandbox",
 }
+_ATTRIBUTES = {code: names.split() for names, codes in _CODES.items() for code in codes.split()}
 """The attributes whose value a finding about an element is about, by code: the first that it
 has.
 """

@@ -23,29 +23,15 @@ _INVALID = Pattern(r"[^A-Za-z0-9_-]")
 MAX_NAME = 64
 
 # Types of other languages that public collections of functions use, as JSON Schema types.
-_TYPES: Mapping[str, str] = {
-    "dict": "object",
-    "hashmap": "object",
-    "hashtable": "object",
-    "map": "object",
-    "list": "array",
-    "tuple": "array",
-    "set": "array",
-    "arraylist": "array",
-    "queue": "array",
-    "stack": "array",
-    "float": "number",
-    "double": "number",
-    "int": "integer",
-    "long": "integer",
-    "short": "integer",
-    "byte": "integer",
-    "bigint": "integer",
-    "bool": "boolean",
-    "str": "string",
-    "char": "string",
-    "any": "string",
+_FOREIGN_TYPES = {
+    "object": "dict hashmap hashtable map",
+    "array": "list tuple set arraylist queue stack",
+    "number": "float double",
+    "integer": "int long short byte bigint",
+    "boolean": "bool",
+    "string": "str char any",
 }
+_TYPES = {other: name for name, others in _FOREIGN_TYPES.items() for other in others.split()}
 _STANDARD = ("object", "array", "number", "integer", "boolean", "string", "null")
 
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from evaluator.errors import Diagnostic, RecordError, TemplateError, UsageError
-from evaluator.errors.messages import did_you_mean, shortened
+from evaluator.errors.messages import cut, did_you_mean, shortened
 from evaluator.errors.results import Outcome, TaskError
 from evaluator.interpreter.calls import call_function
 from evaluator.interpreter.failures import failure, to_task_error
@@ -572,7 +572,7 @@ def _no_template(name: str, library: TemplateLibrary) -> TaskError:
         name, library.templates, otherwise=f"{len(library.templates)} templates are loaded"
     )
     message = (
-        f"there is no template {shortened(name)}, and a request in words has more than one word; "
+        f"there is no template {cut(name, 60)!r}, and a request in words has more than one word; "
         f"{hint}"
     )
     return failure("no_matching_template", message)

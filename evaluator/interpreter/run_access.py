@@ -45,6 +45,9 @@ def run_access(spawner: Spawner, store: TaskStore, grant: RunGrant) -> RunAccess
             else:
                 yield task.id, task.header.template, task.header.created
 
+    def resume_command(task_id: int) -> str:
+        return f"evaluator tasks resume {task_id}{store.option}"
+
     async def load(task_id: int) -> Recording:
         recording = await asyncio.to_thread(store.read, task_id)
         if recording.status != "interrupted":
@@ -55,7 +58,7 @@ def run_access(spawner: Spawner, store: TaskStore, grant: RunGrant) -> RunAccess
         refusal = _other_settings(run, bound, recording=recording)
         if refusal is not None:
             raise ToolError(
-                f"TASK-{task_id} {refusal}; ask the user to run: evaluator tasks resume {task_id}"
+                f"TASK-{task_id} {refusal}; ask the user to run: {resume_command(task_id)}"
             )
         return recording
 
@@ -67,7 +70,7 @@ def run_access(spawner: Spawner, store: TaskStore, grant: RunGrant) -> RunAccess
         refusal = _more_rights(run, bound, header=header)
         if refusal is not None:
             raise ToolError(
-                f"TASK-{task_id} {refusal}; ask the user to run: evaluator tasks resume {task_id}"
+                f"TASK-{task_id} {refusal}; ask the user to run: {resume_command(task_id)}"
             )
         if run.services.resume is None:
             raise ToolError("runs cannot be resumed here")

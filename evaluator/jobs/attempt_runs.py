@@ -130,10 +130,8 @@ class AttemptRuns:
         for task in store.list():
             if task.id <= self._attempt.after:
                 break
-            if task.header is None:
-                label = None
-            else:
-                label = (task.header.extra.get("labels") or {}).get(RUN_LABEL)
+            labels = {} if task.header is None else task.header.extra.get("labels") or {}
+            label = labels.get(RUN_LABEL)
             if isinstance(label, str) and label.startswith(f"{self._attempt.key}/"):
                 found.setdefault(label, task.id)
         return found
@@ -179,10 +177,7 @@ class AttemptRuns:
             name: inputs[name] for name in header.extra.get("redacted_inputs", ()) if name in inputs
         }
         outcome = await self._evaluator.resume(task, redacted, unfinished=self._unfinished)
-        if isinstance(outcome, TaskError):
-            cause = outcome.cause
-        else:
-            cause = None
+        cause = outcome.cause if isinstance(outcome, TaskError) else None
         if isinstance(cause, RecordError) and not isinstance(cause, (MachineError, StepUnfinished)):
             raise CannotResume(f"TASK-{task}: {cause}")
         return outcome

@@ -430,10 +430,7 @@ class BackgroundStore(JobStore):
         """The notifications of a session, or of a task, that nobody has claimed; from now on they
         are claimed.
         """
-        if task_id is not None:
-            field, value = ("task_id", task_id)
-        else:
-            field, value = ("session", session)
+        field, value = ("session", session) if task_id is None else ("task_id", task_id)
         marks = ", ".join("?" * len(priorities))
         where = f"WHERE claimed IS NULL AND {field} = ? AND priority IN ({marks}) ORDER BY number"
         open_ = f"SELECT 1 FROM notice {where} LIMIT 1"
@@ -489,11 +486,4 @@ def _owner(text: str) -> Owner:
 
 
 def _notice(row: Row) -> Notice:
-    return Notice(
-        row["number"],
-        row["task_id"],
-        kind=row["kind"],
-        session=row["session"],
-        priority=row["priority"],
-        xml=row["xml"],
-    )
+    return Notice(**{field.name: row[field.name] for field in fields(Notice)})

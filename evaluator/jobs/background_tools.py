@@ -60,10 +60,7 @@ class BackgroundTools:
             return ""
         from evaluator.jobs.tasks import PRIORITIES
 
-        if later:
-            priorities = PRIORITIES
-        else:
-            priorities = PRIORITIES[:1]
+        priorities = PRIORITIES if later else PRIORITIES[:1]
         notices = self._tasks.store.claim(session=session, priorities=priorities)
         return "\n".join(notice.xml for notice in notices)
 
@@ -152,9 +149,8 @@ class _SessionTools:
 
         library = self._spawner.run.services.library
         name = request.template
-        if name is None or name not in library:
-            kind = "a"
-        else:
+        kind = "a"
+        if name is not None and name in library:
             kind = type_of(library.get(name).node)
         work = EvaluationWork(kind, evaluate, redactor=self._spawner.run.services.redactor)
         return self._start(work, request.description, context=context)
@@ -247,10 +243,7 @@ class _SessionTools:
         task = await self._own(task_id)
         path = Path(task.output_file)
         if offset is None:
-            if path.suffix == ".jsonl":
-                offset = window_start(path)
-            else:
-                offset = 0
+            offset = window_start(path) if path.suffix == ".jsonl" else 0
         if offset < 0 or max_bytes < 1:
             raise ToolError("offset is at least 0 and max_bytes at least 1; nothing was read")
         data = read_output(path, offset, max_bytes=min(max_bytes, MAX_READ_BYTES))

@@ -30,6 +30,7 @@ from evaluator.interpreter.frame import ContextItem
 from evaluator.jobs.entries import TOOL, QueueEntry
 from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Function, Task
+from evaluator.record.steps import Step
 from evaluator.record.tree import TaskNode, read_tree
 from evaluator.tools import FileAccess
 from evaluator.tools.anthropic import TEXT_EDITOR
@@ -143,32 +144,34 @@ def answer_field(outcome: TaskResult, name: str) -> str | None:
     answer = outcome.parsed_data
     if isinstance(answer, Mapping):
         value = cast("Mapping[str, object]", answer).get(name)
-    else:
-        value = None
-    if isinstance(value, str) and value.strip():
-        return value
+        if isinstance(value, str) and value.strip():
+            return value
     return None
 
 
-def _used(tree: TaskNode) -> Iterator[str]:
+def _steps(tree: TaskNode) -> Iterator[Step]:
+    """The steps, in order, those of subtasks included."""
     for index, step in enumerate(() if tree.recording is None else tree.recording.steps):
+        yield step
+        if index in tree.children:
+            yield from _steps(tree.children[index])
+
+
+def _used(tree: TaskNode) -> Iterator[str]:
+    for step in _steps(tree):
         if step.start.kind == "tool":
             yield step.start.name
         elif step.start.kind == "script":
             yield "script"
-        if index in tree.children:
-            yield from _used(tree.children[index])
 
 
 def _written(tree: TaskNode) -> Iterator[str]:
-    """The paths that tools wrote, in order, those of subtasks included."""
-    for index, step in enumerate(() if tree.recording is None else tree.recording.steps):
+    """The paths that tools wrote."""
+    for step in _steps(tree):
         if step.start.kind == "tool" and step.start.name in _WRITING and step.status == "success":
             arguments: Mapping[str, Any] = step.start.args
             if arguments.get("command") != "view":
                 yield str(arguments["path"])
-        if index in tree.children:
-            yield from _written(tree.children[index])
 
 
 class EvaluateForVerifier(Protocol):
@@ -224,38 +227,30 @@ class GraderVerifier:
         if isinstance(node, Function):
             raise UsageError(f"{template!r} is a function; a grader is a task")
         self._inputs = [declared.name for declared in node.inputs if declared.name in self.INPUTS]
-        needed = [
-            i.name
-            for i in node.inputs
-            if i.required and i.default is None and i.name not in self.INPUTS
-        ]
-        if needed:
-            raise UsageError(
-                f"the grader {template!r} needs the input {needed[0]!r}; a grader may need "
-                f"{', '.join(self.INPUTS)}"
-            )
+        for i in node.inputs:
+            if i.required and i.default is None and i.name not in self.INPUTS:
+                raise UsageError(
+                    f"the grader {template!r} needs the input {i.name!r}; a grader may need "
+                    f"{', '.join(self.INPUTS)}"
+                )
 
     async def __call__(self, result: ResultToVerify) -> str | None:
         entry = result.entry
         node = result.evaluator.library.get(result.template).node
-        if isinstance(node, Task) and node.criteria is not None:
-            criteria = node.criteria.value
-        else:
-            criteria = ""
         values: dict[str, Any] = {
             "description": entry.description,
             "goal": entry.goal,
             "answer": result.outcome.content,
-            "criteria": criteria,
+            "criteria": "",
             "template": result.template,
             "inputs": dict(result.inputs),
+            "file": "",
         }
-        inputs: dict[str, Any] = {name: values[name] for name in self._inputs if name in values}
-        if "file" in self._inputs:
-            if result.file is None:
-                inputs["file"] = ""
-            else:
-                inputs["file"] = await asyncio.to_thread(text_of, result.evaluator, result.file)
+        if isinstance(node, Task) and node.criteria is not None:
+            values["criteria"] = node.criteria.value
+        if "file" in self._inputs and result.file is not None:
+            values["file"] = await asyncio.to_thread(text_of, result.evaluator, result.file)
+        inputs = {name: values[name] for name in self._inputs}
         graded = await result.evaluate(self.template, inputs)
         if isinstance(graded, TaskError):
             return f"the grader {self.template!r} failed: {graded}"

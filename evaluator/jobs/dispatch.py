@@ -113,17 +113,10 @@ class Dispatcher:
         earlier = {
             attempt.strategy for attempt in claim.entry.strategies_tried if attempt.has_ended
         }
-        return (
-            self._best(claim, {*tried, *earlier})
-            or self._best(claim, set(tried))
-            or self._general(tried)
-        )
-
-    def _general(self, tried: Sequence[str]) -> str | None:
-        """The general worker, for entries that no other template fits."""
-        if WORKER in self._evaluator.library and WORKER not in tried:
+        best = self._best(claim, {*tried, *earlier}) or self._best(claim, set(tried))
+        if best is None and WORKER in self._evaluator.library and WORKER not in tried:
             return WORKER
-        return None
+        return best
 
     def _best(self, claim: Claim, without: set[str]) -> str | None:
         matches = self._evaluator.library.match(_words(claim), limit=1, without=without)
@@ -165,10 +158,7 @@ class Dispatcher:
             result=_result_text(outcome, begun),
         )
         if isinstance(outcome, TaskError):
-            if outcome.retryable:
-                tried = None
-            else:
-                tried = strategy
+            tried = None if outcome.retryable else strategy
             final = outcome.reason in _SAME_AGAIN and outcome.usage.turns == 0  # no model was asked
             return self._failed(
                 claim, kind, attempt=attempt, reason=outcome.message, tried=tried, final=final
@@ -230,12 +220,11 @@ class Dispatcher:
         where = f"TASK-{outcome.task_id}: "
         entry_id = claim.entry.id
         attempt = begun.stopped(f"{INTERRUPTED}: {where}{cause}")
-        if cause.can_tell:
-            tell = ", or --unfinished tell, which lets the model know"
-        else:
-            tell = ""
+        tell = ", or --unfinished tell, which lets the model know" if cause.can_tell else ""
+        store = self._evaluator.services.store
+        option = "" if store is None else store.option
         action = (
-            f"1. Find out whether it took effect: evaluator tasks show {outcome.task_id}\n"
+            f"1. Find out whether it took effect: evaluator tasks show {outcome.task_id}{option}\n"
             f"2. Run: evaluator queue retry {entry_id}, then: evaluator queue work --unfinished "
             f"repeat{tell}; "
             "guidance for the retry begins a new attempt"
@@ -307,11 +296,9 @@ class Dispatcher:
         )
 
     def _nothing_to_try(self, claim: Claim, entry: QueueEntry) -> QueueEntry:
-        tried = ", ".join(claim.options.tried)
-        if tried:
-            reason = f"each template that fits was tried: {tried}"
-        else:
-            reason = "no template fits the text"
+        reason = "no template fits the text"
+        if claim.options.tried:
+            reason = f"each template that fits was tried: {', '.join(claim.options.tried)}"
         return entries.block(
             entry, timestamp(clock.wall()), reason=reason, action=_action(entry.id)
         )
@@ -324,15 +311,9 @@ class Dispatcher:
         inputs = {"text": claim.entry.description, "labels": list(TYPES)}
         outcome = await runs.evaluate(CLASSIFIER, inputs)
         if isinstance(outcome, TaskResult):
-            answer = outcome.parsed_data
-        else:
-            answer = None
-        if isinstance(answer, dict):
-            label = cast("dict[str, object]", answer).get("label")
-        else:
-            label = None
-        if label in TYPES:
-            return label
+            label = answer_field(outcome, "label")
+            if label in TYPES:
+                return label
         return kind
 
 
@@ -377,18 +358,14 @@ def _action(entry: str) -> str:
 
 
 def _result_text(outcome: Outcome, begun: BegunAttempt) -> str:
-    if outcome.task_id is None:
-        task = ""
-    else:
-        task = f"TASK-{outcome.task_id}: "
-    text = _short(
-        str(outcome) if isinstance(outcome, TaskError) else outcome.content, _MAX_RESULT_CHARS
-    )
-    if begun.interruptions == 1:
-        times = "once"
-    else:
-        times = f"{begun.interruptions} times"
-    return f"{task}{text}" + (f" (interrupted {times})" if begun.interruptions else "")
+    text = str(outcome) if isinstance(outcome, TaskError) else outcome.content
+    text = _short(text, _MAX_RESULT_CHARS)
+    if outcome.task_id is not None:
+        text = f"TASK-{outcome.task_id}: {text}"
+    if not begun.interruptions:
+        return text
+    times = "once" if begun.interruptions == 1 else f"{begun.interruptions} times"
+    return f"{text} (interrupted {times})"
 
 
 def _short(text: str, limit: int) -> str:

@@ -171,14 +171,9 @@ class BegunAttempt:
         """Whether the attempt is the last one of the entry and was interrupted, so that it can be
         resumed.
         """
-        if entry.strategies_tried:
-            last = entry.strategies_tried[-1]
-        else:
-            last = None
-        return (
-            last is not None
-            and not last.has_ended
-            and (last.attempt, last.strategy) == (self.number, self.strategy)
+        return any(
+            not last.has_ended and (last.attempt, last.strategy) == (self.number, self.strategy)
+            for last in entry.strategies_tried[-1:]
         )
 
     def stopped(self, result: str) -> StrategyAttempt:

@@ -32,6 +32,7 @@ from evaluator.jobs.entries import (
     TERMINAL,
     EntryOptions,
     EntryStatus,
+    QueueDocument,
     QueueEntry,
     entry_id,
     entry_number,
@@ -120,10 +121,15 @@ def _import(store: QueueTables, reading: Reading, *, is_edit: bool) -> Imported:
         archive_days=document.archive_days,
         task_runner_dir=document.task_runner_dir,
     )
+    _give_no_more(store, document)
+    return Imported(**found, conflicts=conflicts)
+
+
+def _give_no_more(store: QueueTables, document: QueueDocument) -> None:
+    """Keeps the ids of a file from being given again."""
     for id_ in (document.last_id, highest_id(document.tasks)):
         if id_ is not None:
             store.raise_last_number(entry_number(id_))
-    return Imported(**found, conflicts=conflicts)
 
 
 def _dated(store: QueueTables, entry: QueueEntry) -> QueueEntry:
@@ -197,7 +203,6 @@ def _is_behind(entry: QueueEntry, current: QueueEntry) -> bool:
 
 def _check_consistent(entry: QueueEntry) -> None:
     """Raises: UsageError, for an entry whose fields contradict each other."""
-    problem = None
     has_ended = entry.status in TERMINAL
     if entry.retries > max(entry.max_retries, 1):
         problem = f"retries is {entry.retries}, more than maxRetries, which is {entry.max_retries}"
@@ -213,8 +218,9 @@ def _check_consistent(entry: QueueEntry) -> None:
         entry.started_at or entry.added_at
     ):
         problem = "completed_at is before the entry was started"
-    if problem is not None:
-        raise UsageError(f"({entry.id}) contradicts itself: {problem}")
+    else:
+        return
+    raise UsageError(f"({entry.id}) contradicts itself: {problem}")
 
 
 def create_store(database: Path) -> Imported:
@@ -263,9 +269,7 @@ def _import_published(store: QueueTables, file: Path) -> Imported:
 def _restore_archive(store: QueueTables, folder: Path) -> None:
     for month, document in archived_documents(folder):
         store.move_to_archive(month, document.tasks)
-        for id_ in (document.last_id, highest_id(document.tasks)):
-            if id_ is not None:
-                store.raise_last_number(entry_number(id_))
+        _give_no_more(store, document)
     for answer in (folder / DELIVERABLES).glob("T-*.md"):
         with contextlib.suppress(UsageError):
             store.raise_last_number(entry_number(answer.stem))

@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from evaluator import clock, disk
 from evaluator.errors import ToolError
+from evaluator.errors.messages import cut
 from evaluator.errors.results import Outcome, TaskError, TaskId, TaskResult
 from evaluator.files.atomic import try_lock
 from evaluator.handler.conversation import OnMessage
@@ -119,10 +120,7 @@ class EvaluationWork(Work):
 
     def _end(self, outcome: Outcome) -> End:
         used, made = self.tokens
-        if outcome.task_id is None:
-            number = None
-        else:
-            number = f"TASK-{outcome.task_id}"
+        number = None if outcome.task_id is None else f"TASK-{outcome.task_id}"
         if isinstance(outcome, TaskError):
             end = End("failed", reason=self._redactor.redact(str(outcome)))
         else:
@@ -131,8 +129,7 @@ class EvaluationWork(Work):
 
     def shortened(self, content: str) -> str:
         """The beginning of `content`, redacted."""
-        content = self._redactor.redact(content)
-        return content[:_SUMMARY_CHARS] + ("…" if len(content) > _SUMMARY_CHARS else "")
+        return cut(self._redactor.redact(content), _SUMMARY_CHARS + 1)
 
 
 def _sum(counts: Any) -> int | None:
@@ -295,9 +292,7 @@ class WatchWork(Work):
             self._output.write_record(record, self._redactor)
 
     def _summary(self) -> str:
-        if self._events != 1:
-            return f"{self._events} events"
-        return "1 event"
+        return "1 event" if self._events == 1 else f"{self._events} events"
 
 
 DUE_S = 24 * 3600.0

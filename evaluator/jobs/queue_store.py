@@ -92,10 +92,7 @@ class StuckEntry:
     cause_status: EntryStatus
 
     def __str__(self) -> str:
-        if self.cause_status == "skipped":
-            is_or_was = "was"
-        else:
-            is_or_was = "is"
+        is_or_was = "was" if self.cause_status == "skipped" else "is"
         return f"{self.id} waits for {self.cause}, which {is_or_was} {self.cause_status}"
 
 
@@ -319,10 +316,7 @@ class QueueStore(QueueTables):
             for row in rows:
                 reason = ended.get(row["lease"])
                 if reason is not None:
-                    if row.is_own:
-                        begun = BegunAttempt.from_json(row["begun"])
-                    else:
-                        begun = None
+                    begun = BegunAttempt.from_json(row["begun"]) if row.is_own else None
                     lose = partial(self._lose, what=reason, begun=begun)
                     found.append(self._change(row["number"], lose))
         return found

@@ -19,17 +19,16 @@ signs the rest.
 from __future__ import annotations
 
 import sqlite3
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from evaluator.jobs.document import check_text, entry_text, parse_entries, parse_entry
 from evaluator.jobs.entries import (
     TERMINAL,
     EntryOptions,
     EntryStatus,
-    EntryType,
     QueueDocument,
     QueueEntry,
     entry_id,
@@ -42,6 +41,7 @@ from evaluator.store import database, leases
 from evaluator.store.rows import Row, Table
 
 _NOUN = "queue"
+_SETTINGS = ("max_concurrent", "max_retries", "archive_days", "task_runner_dir")
 
 
 def _check_queue(row: Mapping[str, Any]) -> None:
@@ -135,17 +135,6 @@ FORMAT = database.Format(
 )
 
 
-class EntrySummary(NamedTuple):
-    """What a list shows of an entry."""
-
-    id: str
-    status: EntryStatus
-    type: EntryType
-    retries: int
-    max_retries: int
-    goal: str
-
-
 @dataclass(frozen=True, slots=True)
 class Publication:
     """What was published last: `published_hash` is on the disk, `publishing_hash` is or will be."""
@@ -188,16 +177,11 @@ class QueueTables(JobStore):
 
     def documents(self, status: EntryStatus | None = None, limit: int | None = None) -> list[str]:
         """The entries as JSON texts, or the `limit` newest of them, in the order of their ids."""
-        if status is None:
-            where, values = ("", ())
-        else:
-            where, values = ("WHERE status = ?", (status,))
+        where = "" if status is None else "WHERE status = ?"
+        values = [value for value in (status, limit) if value is not None]
+        end = "" if limit is None else "LIMIT ?"
         with self.transaction("DEFERRED") as db:
-            rows = ENTRY.select(
-                db,
-                f"{where} ORDER BY number DESC LIMIT ?",
-                (*values, -1 if limit is None else limit),
-            )
+            rows = ENTRY.select(db, f"{where} ORDER BY number DESC {end}", values)
         return [row["document"] for row in reversed(rows)]
 
     def first_documents(self, status: EntryStatus, limit: int) -> list[str]:
@@ -214,45 +198,8 @@ class QueueTables(JobStore):
             rows = ENTRY.select(db, f"WHERE number IN ({chosen}) ORDER BY {order}", (status, limit))
         return [row["document"] for row in rows]
 
-    def summaries(
-        self, status: EntryStatus | None = None, limit: int | None = None
-    ) -> list[EntrySummary]:
-        """What a list shows of the entries, or of the `limit` newest of them, in the order of their
-        ids.
-        """
-        return [
-            EntrySummary(
-                entry.id,
-                entry.status,
-                entry.type,
-                entry.retries,
-                max_retries=entry.max_retries,
-                goal=entry.goal,
-            )
-            for entry in parse_entries(self.documents(status, limit))
-        ]
-
-    def totals(self) -> tuple[dict[str, int], int]:
-        """How many entries there are of each type, and how many attempts they have."""
-        entries = parse_entries(self.documents())
-        attempts = sum(len(entry.strategies_tried) for entry in entries)
-        return dict(Counter(entry.type for entry in entries)), attempts
-
-    def configure(
-        self,
-        *,
-        max_concurrent: int | None = None,
-        max_retries: int | None = None,
-        archive_days: int | None = None,
-        task_runner_dir: str | None = None,
-    ) -> None:
-        """Changes the settings that are given."""
-        settings = {
-            "max_concurrent": max_concurrent,
-            "max_retries": max_retries,
-            "archive_days": archive_days,
-            "task_runner_dir": task_runner_dir,
-        }
+    def configure(self, **settings: int | str | None) -> None:
+        """Changes those of _SETTINGS that are given."""
         with self.transaction() as db:
             row = self._queue(db)
             changes = {
@@ -267,12 +214,9 @@ class QueueTables(JobStore):
             row = self._queue(db)
         last = row["last_number"]
         return QueueDocument(
-            task_runner_dir=row["task_runner_dir"],
+            **{name: row[name] for name in _SETTINGS},
             last_id=entry_id(last) if last else None,
             tasks=(),
-            max_concurrent=row["max_concurrent"],
-            max_retries=row["max_retries"],
-            archive_days=row["archive_days"],
         )
 
     def raise_last_number(self, number: int) -> None:
@@ -285,12 +229,7 @@ class QueueTables(JobStore):
         """What was published, and the revision of the store."""
         with self.transaction("DEFERRED") as db:
             row = self._queue(db)
-        return Publication(
-            row["revision"],
-            row["published_revision"],
-            published_hash=row["published_hash"],
-            publishing_hash=row["publishing_hash"],
-        )
+        return Publication(**{field.name: row[field.name] for field in fields(Publication)})
 
     def begin_publication(self, on_disk: str, hash_: str, revision: int) -> None:
         """Stores that a file with `hash_`, of this revision, is about to replace the one with the
@@ -393,21 +332,19 @@ class QueueTables(JobStore):
 
     def archived_month(self, number: int) -> str | None:
         """The month in whose file the entry is archived, as `YYYY-MM`."""
-        with self.transaction("DEFERRED") as db:
-            row = db.execute("SELECT month FROM archived WHERE number = ?", (number,)).fetchone()
-        if row is None:
-            return None
-        return row[0]
+        return self._value("SELECT month FROM archived WHERE number = ?", number)
 
     def number_of_key(self, key: str) -> int | None:
         """The number of the entry that was added with this key, archived or not; None if there is
         none.
         """
+        return self._value("SELECT number FROM entry_key WHERE key = ?", key)
+
+    def _value(self, sql: str, key: str | int) -> Any:
+        """The value that a statement selects by a key; None if there is none."""
         with self.transaction("DEFERRED") as db:
-            row = db.execute("SELECT number FROM entry_key WHERE key = ?", (key,)).fetchone()
-        if row is None:
-            return None
-        return row[0]
+            row = db.execute(sql, (key,)).fetchone()
+        return row and row[0]
 
     def note_key(self, key: str, number: int) -> None:
         """Stores that the entry was added with this key."""
@@ -440,9 +377,8 @@ class QueueTables(JobStore):
 
 
 def _columns(entry: QueueEntry, options: EntryOptions) -> dict[str, Any]:
-    if entry.completed_at is None:
-        completed = None
-    else:
+    completed = None
+    if entry.completed_at is not None:
         completed = parse_timestamp(entry.completed_at).timestamp()
     return {
         "status": entry.status,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
@@ -28,7 +29,6 @@ from evaluator.jobs.entries import (
 )
 from evaluator.jobs.importing import fill_store
 from evaluator.jobs.queue_store import QueueStore, StoredEntry, StuckEntry
-from evaluator.jobs.queue_tables import EntrySummary
 from evaluator.lazy_dataclass import dataclass
 
 COLUMNS: tuple[EntryStatus, ...] = ("pending", "running", "blocked", "done", "skipped")
@@ -131,13 +131,6 @@ class QueueView:
         _check_selection(status, limit)
         return parse_entries(self._store.documents(status, limit))
 
-    def summaries(
-        self, status: EntryStatus | None = None, *, limit: int | None = None
-    ) -> Sequence[EntrySummary]:
-        """As `list`, with the fields that a table shows; for large queues."""
-        _check_selection(status, limit)
-        return self._store.summaries(status, limit)
-
     def list_json(self, status: EntryStatus | None = None, *, limit: int | None = None) -> str:
         """As `list`, as the text of a JSON array of entries as `task-queue.json` has them."""
         _check_selection(status, limit)
@@ -186,13 +179,14 @@ class QueueView:
     def stats(self) -> QueueStats:
         """Numbers of the queue."""
         with self._store.transaction("DEFERRED"):
-            (types, attempts), settings = self._store.totals(), self._store.settings()
+            entries = self.list()
+            settings = self._store.settings()
             return QueueStats(
                 self._store.counts(),
-                types,
+                types=dict(Counter(entry.type for entry in entries)),
                 ready=self._store.count_ready(),
                 stuck=len({entry.id for entry in self._store.stuck()}),
-                attempts=attempts,
+                attempts=sum(len(entry.strategies_tried) for entry in entries),
                 last_id=settings.last_id,
                 max_concurrent=settings.max_concurrent,
                 max_retries=settings.max_retries,

@@ -163,12 +163,9 @@ class ScriptWork(CommandWork):
         has_input: bool = False,
         redactor: Redactor | None = None,
     ) -> None:
-        if not isinstance(argv, str):
-            words = argv
-        elif argv.strip():
-            words = ["/bin/sh", "-c", argv]
-        else:
-            words = []
+        words = argv
+        if isinstance(argv, str):
+            words = ["/bin/sh", "-c", argv] if argv.strip() else []
         command = Command(
             tuple(words), timeout_s, cwd=cwd, env=env, memory_bytes=memory_bytes, sandbox=sandbox
         )
@@ -189,12 +186,11 @@ def _end_of(end: ProcessEnd) -> End:
     if end.survivors:
         left = f"{end.survivors} processes of another user could not be killed"
         reason = f"{reason}; {left}" if reason else left
-    if end.exit_code == 0 and end.reason == "ended":
-        status = "completed"
-    else:
-        status = "failed"
+    status = "failed"
     if end.reason == "killed":
         status = "killed"
+    elif end.exit_code == 0 and end.reason == "ended":
+        status = "completed"
     return End(status, end.exit_code, signal=end.signal, reason=reason)
 
 

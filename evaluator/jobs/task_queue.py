@@ -162,10 +162,7 @@ class TaskQueue(QueueView):
             json.dumps(inputs)
         except (TypeError, ValueError, RecursionError) as error:
             raise UsageError(f"the inputs of the entry are not JSON values: {error}") from error
-        if not_before is None:
-            start = 0.0
-        else:
-            start = _seconds(not_before)
+        start = 0.0 if not_before is None else _seconds(not_before)
         if every is not None:
             check_expression(every)
             start = next_time(every, max(start, clock.wall()))
@@ -177,18 +174,13 @@ class TaskQueue(QueueView):
             template=template,
             inputs=dict(inputs or {}),
         )
-        if type is None:
-            kind = classify(text)
-        else:
-            kind = type_named(type)
+        kind = classify(text) if type is None else type_named(type)
         goal = goal_of(text if goal is None else checked_text(goal, "goal"))
         with self._store.transaction():
-            if key is None:
-                known = None
-            else:
+            if key is not None:
                 known = self._store.number_of_key(checked_text(key, "key"))
-            if known is not None:
-                return self.show(entry_id(known)).entry
+                if known is not None:
+                    return self.show(entry_id(known)).entry
             entry = self._store.add(text, goal, kind, options, max_retries)
             if key is not None:
                 self._store.note_key(key, entry_number(entry.id))
@@ -257,10 +249,7 @@ class TaskQueue(QueueView):
         entry = self._store.skip(entry_number(id))
         waiting = [each.id for each in self._store.stuck() if each.cause == entry.id]
         if waiting:
-            if len(waiting) > _MAX_NAMED:
-                more = ", …"
-            else:
-                more = ""
+            more = ", …" if len(waiting) > _MAX_NAMED else ""
             names = ", ".join(waiting[:_MAX_NAMED])
             self._notice(f"{names}{more} cannot run without {entry.id}; {STUCK_ADVICE}")
         return entry
@@ -303,12 +292,9 @@ class TaskQueue(QueueView):
 
         Raises: UsageError, for a value out of range.
         """
-        for name, value, least in (
-            ("max_concurrent", max_concurrent, 1),
-            ("max_retries", max_retries, 0),
-            ("archive_days", archive_days, 0),
-        ):
-            check_range(name, value, least=least)
+        check_range("max_concurrent", max_concurrent, least=1)
+        check_range("max_retries", max_retries, least=0)
+        check_range("archive_days", archive_days, least=0)
         self._store.configure(
             max_concurrent=max_concurrent, max_retries=max_retries, archive_days=archive_days
         )

@@ -15,11 +15,14 @@ task has not ended.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import shlex
 import string
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from evaluator import randomness
@@ -233,10 +236,21 @@ def _continuation(task: BackgroundTask) -> str:
     if task.status == "completed" or task.task_file is None or task.session is not None:
         return ""
     number = task.task_file.removeprefix("TASK-")
-    return (
-        "Continue it with: evaluator "
-        f"{'chat --resume' if task.type == 't' else 'tasks resume'} {number}"
-    )
+    command = "chat --resume" if task.type == "t" else "tasks resume"
+    return f"Continue it with: evaluator {command} {number}{_tasks_option(task)}"
+
+
+def _tasks_option(task: BackgroundTask) -> str:
+    """The option with the folder of the task file: commands keep background tasks in a folder of
+    it. Empty for the default, and where the task file is elsewhere.
+    """
+    folder = Path(task.output_file).parent.parent
+    files = [folder / state / f"{task.task_file}.md" for state in ("active", "done")]
+    if not any(map(os.path.isfile, files)):
+        return ""
+    if os.path.isdir("tasks") and os.path.samefile("tasks", folder):
+        return ""
+    return f" --tasks {shlex.quote(str(folder))}"
 
 
 def _xml(task: BackgroundTask, status: str | None, summary: str) -> str:

@@ -119,8 +119,12 @@ class CallCounter:
             self._templates = library
         else:
             self._templates = {n: t.node for n, t in library.templates.items()}
-        self._profile = ModelUse(max_turns, tools_granted)
-        self._use = use or self._use_of_profile
+        profile = ModelUse(max_turns, tools_granted)
+
+        def use_of_profile(task: Task) -> ModelUse:
+            return profile
+
+        self._use = use or use_of_profile
         self.unbounded: dict[str, None] = {}
         self._ranges: dict[str, _Range] = {}
         self._parts_of: dict[str, list[_ExplainedLine]] = {}
@@ -160,7 +164,7 @@ class CallCounter:
     def _count(self, node: TopLevel | Node, inputs: Mapping[str, Any], level: int) -> _Range:
         self.counted += 1
         parts = self._parts
-        at = len(self._parts)
+        at = len(parts)
         parts.append(_ExplainedLine(level, ""))
         total = self._in_texts(node, level)
         if isinstance(node, Task):
@@ -169,12 +173,10 @@ class CallCounter:
             own = self._called(node.template, level + 1)
             what = f"call of {node.template}"
         else:
-            is_function = isinstance(node, Function)
             own = self._operands(node, {}, level=level + 1)
-            if is_function:
+            what = "cond, one of its branches"
+            if isinstance(node, Function):
                 what = f"function {node.name}"
-            else:
-                what = "cond, one of its branches"
         total = _add(total, own)
         parts[at] = _ExplainedLine(level, f"{what}: {_words(*total)}")
         return total
@@ -183,17 +185,15 @@ class CallCounter:
         """The calls of a task, those of its child nodes as often as it runs them, and those of
         nested input tasks.
         """
+        total = _NONE
         if node.asks_model:
             total, why = self._turns(node)
         else:
-            total, why = (_NONE, node.repeats(inputs).why)
+            why = node.repeats(inputs).why
         total = _add(total, self._operands(node, inputs, level=level))
         for turn in node.turns if isinstance(node, Atomic) else ():
             if turn.node is not None:
-                if isinstance(turn.most, Text):
-                    most = None
-                else:
-                    most = turn.most
+                most = None if isinstance(turn.most, Text) else turn.most
                 played = self._count(turn.node, {}, level=level)
                 total = _add(total, self._times(played, 0, most=most, what="a turn's max"))
         for declared in node.inputs:
@@ -201,9 +201,6 @@ class CallCounter:
                 total = _add(total, self._count(declared.task, {}, level=level))
         name = f"{node.type} {node.name or node.ref or ''}".rstrip()
         return total, f"{name}, {why}" if why else name
-
-    def _use_of_profile(self, _: Task) -> ModelUse:
-        return self._profile
 
     def _turns(self, node: Task) -> tuple[_Range, str]:
         """What the conversation of the task counts, and its turns in words."""
@@ -213,14 +210,9 @@ class CallCounter:
         why = queries.why
         offers_only = isinstance(node, Atomic) and node.tools_from is not None
         if not offers_only and (node.tools or use.offers_tools):
-            if node.handler is None:
-                stated = None
-            else:
-                stated = node.handler.max_turns
-            if stated is None:
+            turns = None if node.handler is None else node.handler.max_turns
+            if turns is None:
                 turns = use.max_turns
-            else:
-                turns = stated
             if isinstance(turns, Text):
                 most = None
                 why = "turns set by a variable"
@@ -250,10 +242,7 @@ class CallCounter:
         is_certain = False
         is_chosen = False
         for each in operands(node, inputs):
-            if each.guard is None:
-                holds = None
-            else:
-                holds = truth(each.guard)
+            holds = None if each.guard is None else truth(each.guard)
             if each.one_of and (is_chosen or holds is False):
                 continue
             found = self._times(
@@ -271,17 +260,13 @@ class CallCounter:
         return _add(total, _any_of(one_of if is_certain else [*one_of, _NONE]))
 
     def _called(self, name: str, level: int) -> _Range:
-        known = self._ranges.get(name)
-        if known is None:
-            if name in self._templates:
-                why = "calls itself, so nothing bounds it"
-            else:
-                why = "is not loaded"
-            self.unbounded[f"{name} {why}"] = None
-            self._parts.append(_ExplainedLine(level, f"{name} {why}"))
-            return 0, None
-        self._parts.append(_ExplainedLine(level, "", template=name))
-        return known
+        if name in self._ranges:
+            self._parts.append(_ExplainedLine(level, "", template=name))
+            return self._ranges[name]
+        why = "calls itself, so nothing bounds it" if name in self._templates else "is not loaded"
+        self.unbounded[f"{name} {why}"] = None
+        self._parts.append(_ExplainedLine(level, f"{name} {why}"))
+        return 0, None
 
     def _in_texts(self, node: TopLevel | Node, level: int) -> _Range:
         total = _NONE
@@ -289,10 +274,10 @@ class CallCounter:
             for name, certain, looped in _calls_in(text):
                 low, high = self._called(name, level + 1)
                 if looped and high != 0:
-                    self.unbounded[
-                        f"{_name(node)}: a loop in a text calls {name}, as often as its items"
-                    ] = None
-                total = _add(total, (low if certain else 0, None if looped and high != 0 else high))
+                    high = None
+                    why = f"a loop in a text calls {name}, as often as its items"
+                    self.unbounded[f"{_name(node)}: {why}"] = None
+                total = _add(total, (low if certain else 0, high))
         return total
 
 
@@ -334,16 +319,8 @@ def _calls_in(text: Text | Expression) -> list[tuple[str, bool, bool]]:
     if isinstance(text, Expression):
         # `and`, `or` and `if` may skip a call.
         return [(call.name, False, False) for call in calls]
-    if calls:
-        blocks = {match[1] for match in _BLOCK.finditer(text.value)}
-    else:
-        blocks = set[str]()
-    plain = (
-        not blocks
-        and " if " not in text.value
-        and " or " not in text.value
-        and " and " not in text.value
-    )
+    blocks = {match[1] for match in _BLOCK.finditer(text.value)} if calls else set[str]()
+    plain = not blocks and not any(word in text.value for word in (" if ", " or ", " and "))
     return [(call.name, plain, bool(blocks & {"for", "macro"})) for call in calls]
 
 
@@ -371,8 +348,7 @@ def _capped(low: int, high: int | None) -> _Range:
 
 def _name(node: TopLevel | Node) -> str:
     """A node for a message."""
-    name = getattr(node, "name", None)
-    return name or type(node).__name__.lower()
+    return getattr(node, "name", None) or type(node).__name__.lower()
 
 
 def _words(low: int, high: int | None) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Literal, TypeVar
 
 from evaluator.errors import Diagnostic, ExpressionError
@@ -54,10 +55,7 @@ def components(graph: Mapping[str, Collection[str]]) -> list[list[str]]:
     lowest: dict[str, int] = {}
     pending: dict[str, None] = {}
     for start in graph:
-        if start in numbers:
-            way = []
-        else:
-            way = [(start, iter(graph[start]))]
+        way = [] if start in numbers else [(start, iter(graph[start]))]
         while way:
             name, targets = way[-1]
             if name not in numbers:
@@ -130,36 +128,29 @@ def check_call(
     if target is None:
         yield _unknown(node.template, node.span, templates=templates, broken=broken)
         return
-    positional = sum(1 for argument in node.args if argument.name is None)
     keywords = [
         (argument.name, argument.span) for argument in node.args if argument.name is not None
     ]
+    positional = len(node.args) - len(keywords)
     yield from _arity(
         target, node.template, positional=positional, keywords=keywords, star=False, span=node.span
     )
     types = {name: declared for name, (declared, _) in parameters(target).items()}
     by_position = iter(types)
     for argument, value in zip(node.args, values, strict=True):
-        if argument.name is None:
-            name = next(by_position, "")
-        else:
-            name = argument.name
+        name = next(by_position, "") if argument.name is None else argument.name
         declared = types.get(name, "")
         want = of_type(declared)
         if want is None:
             continue
         if isinstance(value, str):
-            if not literal_fits(value, declared):
-                message = (
-                    f"argument `{name}` of `{node.template}` must be {declared}, not the "
-                    f"text {shortened(value)}"
-                )
-                yield Diagnostic(
-                    "error", "argument-type", message=message, span=argument.value.span
-                )
-        elif mismatch(value, want):
-            given = f"a value of type {value.kind}"
-            message = f"argument `{name}` of `{node.template}` must be {declared}, and gets {given}"
+            fits = literal_fits(value, declared)
+            given = f"not the text {shortened(value)}"
+        else:
+            fits = not mismatch(value, want)
+            given = f"and gets a value of type {value.kind}"
+        if not fits:
+            message = f"argument `{name}` of `{node.template}` must be {declared}, {given}"
             yield Diagnostic("error", "argument-type", message=message, span=argument.value.span)
 
 
@@ -172,34 +163,29 @@ def check_call_in_text(
     if target is None:
         yield _unknown(call.name, span, templates=templates, broken=broken)
         return
-    keywords = [(name, text.locate(_keyword_at(text, call, name))) for name in call.keywords]
+    keywords: list[tuple[str, Span]] = []
+    for name in call.keywords:
+        keyword = re.compile(rf"\b{re.escape(name)}(?=\s*=)").search(text.value, call.offset)
+        keywords.append((name, span if keyword is None else text.locate(keyword.start())))
     yield from _arity(
         target, call.name, positional=call.positional, keywords=keywords, star=call.star, span=span
     )
-
-
-def _keyword_at(text: Text, call: CallReference, name: str) -> int:
-    """The offset of a keyword of a call."""
-    found = re.compile(rf"\b{re.escape(name)}(?=\s*=)").search(text.value, call.offset)
-    return call.offset if found is None else found.start()
 
 
 def _unknown(
     name: str, span: Span, templates: Mapping[str, TopLevel], broken: Collection[str]
 ) -> Diagnostic:
     if name in broken:
-        message = f"call of `{name}`, which has errors"
-        return Diagnostic(
-            "error", "uses-broken-template", message=message, span=span, hint=f"fix `{name}` first"
-        )
+        return uses_broken(f"call of `{name}`, which has errors", name, span=span)
     hint = did_you_mean(name, templates, otherwise="no template of that name is loaded")
-    return Diagnostic(
-        "error",
-        "unknown-template",
-        message=f"call of an unknown template `{name}`",
-        span=span,
-        hint=hint,
-    )
+    message = f"call of an unknown template `{name}`"
+    return Diagnostic("error", "unknown-template", message, span=span, hint=hint)
+
+
+def uses_broken(message: str, name: str, span: Span) -> Diagnostic:
+    """The finding about a use of the template `name`, which has errors."""
+    hint = f"fix `{name}` first"
+    return Diagnostic("error", "uses-broken-template", message, span=span, hint=hint)
 
 
 def parameters(target: TopLevel) -> dict[str, tuple[str, bool]]:
@@ -217,49 +203,32 @@ def _arity(
     star: bool,
     span: Span,
 ) -> Iterator[Diagnostic]:
+    wrong = partial(Diagnostic, "error", "wrong-arity")
     wanted = parameters(target)
-    if isinstance(target, Function):
-        word = "parameter"
-    else:
-        word = "input"
+    word = "parameter" if isinstance(target, Function) else "input"
     names = list(wanted)
-    if names:
-        takes = f"it takes {', '.join(names)}"
-    else:
-        takes = "it takes nothing"
+    takes = f"it takes {', '.join(names) or 'nothing'}"
     if positional > len(names):
         message = f"`{name}` takes {len(names)} {word}(s), and {positional} are given"
-        yield Diagnostic("error", "wrong-arity", message=message, span=span, hint=takes)
+        yield wrong(message, span, hint=takes)
     given = set(names[:positional])
     stated = {keyword for keyword, _ in keywords}
     for keyword, at in keywords:
         if keyword not in names:
-            message = f"`{name}` has no {word} `{keyword}`"
             meant = correction(keyword, [each for each in names if each not in given | stated])
+            fix = None
             if meant is not None:
                 given.add(meant)
-            yield Diagnostic(
-                "error",
-                "wrong-arity",
-                message=message,
-                span=at,
-                hint=did_you_mean(keyword, names, otherwise=takes),
-                fix=None if meant is None else (keyword, meant),
-            )
+                fix = (keyword, meant)
+            hint = did_you_mean(keyword, names, otherwise=takes)
+            yield wrong(f"`{name}` has no {word} `{keyword}`", at, hint=hint, fix=fix)
         elif keyword in given:
-            yield Diagnostic(
-                "error", "wrong-arity", message=f"`{name}` is given `{keyword}` twice", span=at
-            )
+            yield wrong(f"`{name}` is given `{keyword}` twice", at)
         given.add(keyword)
     missing = [one for one, (_, is_required) in wanted.items() if is_required and one not in given]
     if missing and not star:
-        yield Diagnostic(
-            "error",
-            "wrong-arity",
-            message=f"the call of `{name}` gives no value for {listed(missing)}",
-            span=span,
-            hint=takes,
-        )
+        message = f"the call of `{name}` gives no value for {listed(missing)}"
+        yield wrong(message, span, hint=takes)
 
 
 # Recursion
@@ -287,40 +256,26 @@ def calls_of(node: TopLevel | Node) -> dict[str, tuple[EdgeKind, Span]]:
             add(inner.template, below, inner.span)
         for call, span in text_calls(inner):
             add(call.name, "sometimes" if below == "sometimes" else "text", span)
-        lower: EdgeKind
-        if _may_skip(inner):
-            lower = "sometimes"
-        else:
-            lower = below
+        if any(each.one_of or each.repeats.least == 0 for each in operands(inner, {})):
+            below = "sometimes"  # a run may skip a child
         for child in children(inner):
-            visit(child, lower)
+            visit(child, below)
 
     visit(node, "always")
     return found
 
 
-def _may_skip(node: TopLevel | Node) -> bool:
-    """Whether a run of `node` may not run each of its child nodes."""
-    return any(each.one_of or each.repeats.least == 0 for each in operands(node, {}))
-
-
 def text_calls(node: TopLevel | Node) -> Iterator[tuple[CallReference, Span]]:
     """The calls in the texts and expressions of `node` itself."""
     for text in texts(node):
-        if isinstance(text, Expression):
-            source = text.source
-        else:
-            source = text
+        source = text.source if isinstance(text, Expression) else text
         for call in calls_in(text):
             yield call, source.locate(call.offset)
 
 
 def calls_in(text: Text | Expression) -> tuple[CallReference, ...]:
     """The calls in a text or an expression; none where it cannot be read."""
-    if isinstance(text, Expression):
-        source = text.source
-    else:
-        source = text
+    source = text.source if isinstance(text, Expression) else text
     if "(" not in source.value:
         return ()
     try:
@@ -336,29 +291,17 @@ def endless_calls(graph: Graph) -> Iterator[tuple[str, Diagnostic]]:
     if one of the calls is in a text. It is not reported if one of the calls is below a cond.
     """
     endless = _cycles(graph, "always")
-    for name, cycle in endless.items():
-        message = f"the call never ends: {' → '.join(cycle)}"
+    for name, cycle in (_cycles(graph, "text") | endless).items():
+        path = " → ".join(cycle)
         span = graph[name][cycle[1]][1]
-        yield (
-            name,
-            Diagnostic(
-                "error", "endless-call", message=message, span=span, hint="put a <cond> around it"
-            ),
-        )
-    for name, cycle in _cycles(graph, "text").items():
-        if name not in endless:
-            message = f"the template calls itself: {' → '.join(cycle)}"
+        if name in endless:
+            message = f"the call never ends: {path}"
+            hint = "put a <cond> around it"
+            yield name, Diagnostic("error", "endless-call", message, span=span, hint=hint)
+        else:
+            message = f"the template calls itself: {path}"
             hint = "make sure that an {% if %} or a <cond> ends it"
-            yield (
-                name,
-                Diagnostic(
-                    "warning",
-                    "call-cycle",
-                    message=message,
-                    span=graph[name][cycle[1]][1],
-                    hint=hint,
-                ),
-            )
+            yield name, Diagnostic("warning", "call-cycle", message, span=span, hint=hint)
 
 
 def _cycles(graph: Graph, weakest: EdgeKind) -> dict[str, list[str]]:

@@ -13,7 +13,7 @@ from dataclasses import field
 
 from evaluator.errors import Diagnostic
 from evaluator.lazy_dataclass import dataclass
-from evaluator.library.calls import EdgeKind, calls_of, endless_calls, parameters
+from evaluator.library.calls import EdgeKind, calls_of, endless_calls, parameters, uses_broken
 from evaluator.library.scoping import ScopeWalk
 from evaluator.library.shapes import ResultShapes
 from evaluator.nodes import Function, Span, TopLevel
@@ -49,7 +49,7 @@ class Checked:
 
     @property
     def usable(self) -> bool:
-        return all(d.severity != "error" for d in self.diagnostics)
+        return not errors_of(self.diagnostics)
 
 
 def check_each(
@@ -82,12 +82,10 @@ def walk_each(
     if known_tools is not None:  # a template is a tool too: a subtask of its own
         known_tools |= templates.keys()
     for name, node in templates.items():
+        file = node.span.file
         if reuse is not None and name in reuse:
             checked[name] = reuse[name]
-            errors[node.span.file] += _errors_in(reuse[name].diagnostics)
-            continue
-        file = node.span.file
-        if errors[file] > MAX_ERRORS:
+        elif errors[file] > MAX_ERRORS:
             message = (
                 f"more than {MAX_ERRORS} errors in this file; its other templates are not checked"
             )
@@ -95,16 +93,18 @@ def walk_each(
                 [Diagnostic("error", "too-many-errors", message=message, span=Span(file))]
             )
             continue
-        walk = ScopeWalk(templates, known_tools, broken=broken)
-        walk.top(node)
-        edges = calls_of(node) if walk.called else {}
-        checked[name] = Checked(walk.diagnostics, walk.called, edges)
-        errors[file] += _errors_in(walk.diagnostics)
+        else:
+            walk = ScopeWalk(templates, known_tools, broken=broken)
+            walk.top(node)
+            edges = calls_of(node) if walk.called else {}
+            checked[name] = Checked(walk.diagnostics, walk.called, edges)
+        errors[file] += len(errors_of(checked[name].diagnostics))
     return checked
 
 
-def _errors_in(diagnostics: Iterable[Diagnostic]) -> int:
-    return sum(1 for one in diagnostics if one.severity == "error")
+def errors_of(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """The findings that are errors."""
+    return [one for one in diagnostics if one.severity == "error"]
 
 
 def add_endless_calls(checked: Mapping[str, Checked]) -> None:
@@ -167,11 +167,11 @@ def _interface(name: str, templates: Mapping[str, TopLevel], shapes: ResultShape
     return isinstance(node, Function), list(parameters(node).items()), shapes.result(node)
 
 
-_CERTAIN = frozenset(
-    {"syntax", "forbidden-statement", "unknown-filter", "unknown-test", "unknown-template"}
-    | {"undefined-variable", "model-with-host", "unknown-type", "default-type", "unknown-schema"}
-    | {"missing-schema", "too-deep", "unknown-ref"}
-)
+_CERTAIN_CODES = """
+    syntax forbidden-statement unknown-filter unknown-test unknown-template undefined-variable
+    model-with-host unknown-type default-type unknown-schema missing-schema too-deep unknown-ref
+"""
+_CERTAIN = frozenset(_CERTAIN_CODES.split())
 """Codes of findings that hold also where parts of the template are missing."""
 _NAME = re.compile(r"`([^`]*)`")
 
@@ -191,7 +191,13 @@ def check_suspect(
     """
     walk = ScopeWalk(templates, broken=broken)
     walk.top(node)
-    diagnostics = [d for d in walk.diagnostics if not _is_of_a_missing_part(d)]
+    # A part that is missing is reported as such, so nothing is said of what is in its place.
+    diagnostics = [
+        one
+        for one in walk.diagnostics
+        if not (one.code == "unknown-template" and "``" in one.message)
+        and (one.code, one.message) != ("syntax", "an expression is missing")
+    ]
     if complete:
         return diagnostics
     bound = {name for cls in OPERATORS.values() for f in FIELDS[cls] for name in f.binds or ()}
@@ -206,15 +212,6 @@ def check_suspect(
             continue
         found.append(diagnostic)
     return found
-
-
-def _is_of_a_missing_part(diagnostic: Diagnostic) -> bool:
-    """Whether a finding is about what stands for a part that is missing, which is reported as such:
-    a call without a name, or an empty condition.
-    """
-    if diagnostic.code == "unknown-template":
-        return "``" in diagnostic.message
-    return diagnostic.code == "syntax" and diagnostic.message == "an expression is missing"
 
 
 def spread(
@@ -235,15 +232,8 @@ def spread(
                 continue
             broken.add(name)
             waiting.append(name)
-            message = f"`{name}` uses `{bad}`, which has errors"
             checked[name].diagnostics.append(
-                Diagnostic(
-                    "error",
-                    "uses-broken-template",
-                    message=message,
-                    span=span,
-                    hint=f"fix `{bad}` first",
-                )
+                uses_broken(f"`{name}` uses `{bad}`, which has errors", bad, span=span)
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from functools import cached_property
 from hashlib import sha256
 from itertools import chain
@@ -102,17 +102,6 @@ class Content:
     composites: Ranker | None = None
     steps: Steps | None = None
     texts: dict[str, str] | None = None
-
-
-def errors_of(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """The findings that are errors."""
-    return [one for one in diagnostics if one.severity == "error"]
-
-
-def without_templates(entry: LoadedFile, names: Sequence[str]) -> LoadedFile:
-    """The file without the templates `names`."""
-    templates = tuple((name, node) for name, node in entry.templates if name not in names)
-    return replace(entry, templates=templates, names=tuple(name for name, _ in templates))
 
 
 def reread(
@@ -292,19 +281,16 @@ def _claim_names(
                     )
                     hint = "rename one of them; the first is used"
                     duplicates.append(
-                        Diagnostic(
-                            "error", "duplicate-name", message=message, span=node.span, hint=hint
-                        )
+                        Diagnostic("error", "duplicate-name", message, span=node.span, hint=hint)
                     )
                     continue
                 here[name] = node.span
                 if name not in claimed and name not in broken:
                     claimed[name] = (node, entry)
-            if len(entry.names) > len(entry.templates):
-                declared = {name for name, _ in entry.templates}
-                broken.update(
-                    name for name in entry.names if name not in declared and name not in claimed
-                )
+            declared = {name for name, _ in entry.templates}
+            broken.update(
+                name for name in entry.names if name not in declared and name not in claimed
+            )
     return claimed, broken, duplicates
 
 

@@ -243,88 +243,33 @@ class Evidence(NamedTuple):
 
 
 class Logistic(NamedTuple):
-    """The coefficients of each part of the evidence, and the intercept."""
+    """The coefficient of each part of the evidence, and the intercept."""
 
-    strength: float
-    missed: float
-    margin: float
-    size: float
-    words: float
-    question: float
-    asks: float
-    action: float
-    added: float
-    held: float
-    bare: float
+    coefficients: Evidence
     intercept: float
+
+    @classmethod
+    def of(cls, row: str) -> Logistic:
+        """Reads a row of numbers: the coefficients, then the intercept."""
+        *coefficients, intercept = map(float, row.split())
+        return cls(Evidence(*coefficients), intercept)
 
     def probability(self, evidence: Evidence) -> float:
         return 1 / (1 + math.exp(-self.logit(evidence)))
 
     def logit(self, evidence: Evidence) -> float:
         total = self.intercept
-        for coefficient, value in zip(self, evidence, strict=False):
+        for coefficient, value in zip(self.coefficients, evidence, strict=True):
             total += coefficient * value
         return max(-30.0, min(30.0, total))
 
 
-TEXT = Logistic(
-    strength=3.3,
-    missed=-1.35,
-    margin=0.71,
-    size=-0.96,
-    words=1.12,
-    question=-1.56,
-    asks=-0.88,
-    action=-0.91,
-    added=0.0,
-    held=1.4,
-    bare=-0.54,
-    intercept=1.1,
-)
-NODE = Logistic(
-    strength=3.22,
-    missed=-1.26,
-    margin=1.91,
-    size=-0.56,
-    words=0.87,
-    question=-1.58,
-    asks=-0.9,
-    action=-0.95,
-    added=1.57,
-    held=1.32,
-    bare=-0.41,
-    intercept=-0.83,
-)
-
-TEXT_VECTORS = Logistic(
-    strength=3.51,
-    missed=-2.42,
-    margin=0.94,
-    size=-0.81,
-    words=1.39,
-    question=-1.87,
-    asks=-1.09,
-    action=-1.18,
-    added=0.0,
-    held=2.03,
-    bare=-0.02,
-    intercept=-0.06,
-)
-NODE_VECTORS = Logistic(
-    strength=3.53,
-    missed=-2.37,
-    margin=1.76,
-    size=-0.55,
-    words=1.13,
-    question=-1.78,
-    asks=-1.2,
-    action=-1.18,
-    added=1.5,
-    held=1.98,
-    bare=0.0,
-    intercept=-1.24,
-)
+# In the order of `Evidence`: strength, missed, margin, size, words, question, asks, action, added,
+# held, bare; then the intercept.
+TEXT = Logistic.of("3.3 -1.35 0.71 -0.96 1.12 -1.56 -0.88 -0.91 0 1.4 -0.54 1.1")
+NODE = Logistic.of("3.22 -1.26 1.91 -0.56 0.87 -1.58 -0.9 -0.95 1.57 1.32 -0.41 -0.83")
+TEXT_VECTORS = Logistic.of("3.51 -2.42 0.94 -0.81 1.39 -1.87 -1.09 -1.18 0 2.03 -0.02 -0.06")
+NODE_VECTORS = Logistic.of("3.53 -2.37 1.76 -0.55 1.13 -1.78 -1.2 -1.18 1.5 1.98 0 -1.24")
 
 LONG_FACTOR = 0.85
 """A sentence of a long request may be data, so it counts less than the whole request."""

@@ -13,25 +13,24 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from evaluator.errors import Diagnostic, TemplateError, UsageError
-from evaluator.errors.messages import did_you_mean, limited_hints, shortened, type_of
+from evaluator.errors.messages import cut, did_you_mean, limited_hints, type_of
 from evaluator.files.locations import shipped as shipped_folder
 from evaluator.library.calls import calls_of, reachable
-from evaluator.library.checks import in_order
+from evaluator.library.checks import errors_of, in_order
 from evaluator.library.content import (
     Content,
     Template,
     assemble,
     changed_names,
-    errors_of,
     mentioned,
     read_shipped,
     reread,
-    without_templates,
 )
 from evaluator.library.files import Root, TemplateFile, beneath, scan
 from evaluator.library.reading import LoadedFile, format_with_line, read_entry, read_string
@@ -106,10 +105,7 @@ class TemplateLibrary:
         with self._lock, limited_hints(_MAX_COMPARISONS):
             before = self._content
             if self._shipped is not None:
-                if name is None:
-                    wanted = [*before.unread]
-                else:
-                    wanted = [name]
+                wanted = before.unread if name is None else [name]
                 self._content = read_shipped(self._shipped, before, wanted)
             return self._content
 
@@ -204,7 +200,7 @@ class TemplateLibrary:
         hint = did_you_mean(
             name, state.templates, otherwise=f"{len(state.templates)} templates are loaded"
         )
-        raise UsageError(f"there is no template {shortened(name)}; {hint}")
+        raise UsageError(f"there is no template {cut(name, 60)!r}; {hint}")
 
     def called_by(self, name: str) -> Mapping[str, str]:
         """The templates that a run of `name` may call, directly or through others: name → their
@@ -288,21 +284,18 @@ class TemplateLibrary:
         state = self._state
         if state.ranker is not None and not without:
             return state.ranker
-        make = self._make_ranker
-        if make is None:
-            from evaluator.library.vectors import make_ranker
+        from evaluator.library.vectors import make_ranker
 
-            make = make_ranker
-        made = make(
-            [
-                t
-                for t in state.templates.values()
-                if isinstance(t.node, Atomic) and t.name not in without
-            ]
-        )
+        make = self._make_ranker or make_ranker
+        templates = [
+            template
+            for template in state.templates.values()
+            if isinstance(template.node, Atomic) and template.name not in without
+        ]
+        ranker = make(templates)
         if not without:
-            state.ranker = made
-        return made
+            state.ranker = ranker
+        return ranker
 
     @property
     def nodes(self) -> Mapping[str, TopLevel]:
@@ -310,11 +303,6 @@ class TemplateLibrary:
         called to see what they take.
         """
         return {} if self._state.steps is None else self._state.steps.templates
-
-    def _completed(self, node: TopLevel) -> TopLevel:
-        """`node`, which need not be registered, with its refs resolved as far as they can be."""
-        resolver = RefResolver(self.nodes, self._state.broken)
-        return cast("TopLevel", resolver.resolve_unregistered(cast("Task", node))[0])
 
     def whole(self, node: Task) -> Task:
         """`node`, which need not be registered, with its `ref`s resolved. Raises: TemplateError."""
@@ -330,11 +318,9 @@ class TemplateLibrary:
         """The text of a file as it was read; None if it was not."""
         state = self._state
         if state.texts is None:
-            texts: dict[str, str] = {}
-            for entry in chain.from_iterable(state.entries):
-                for name, text in entry.texts.items():
-                    texts.setdefault(name, text)
-            state.texts = texts
+            state.texts = {}
+            for entry in reversed([*chain.from_iterable(state.entries)]):
+                state.texts |= entry.texts
         return state.texts.get(file or "")
 
     def nodes_at(self, path: str, text: str | None = None) -> tuple[TopLevel, ...]:
@@ -351,9 +337,13 @@ class TemplateLibrary:
                 file = TemplateFile(relative, root.name_of(relative))
                 entry = read_entry(root, file, edited)
             if entry is not None:
-                suspects = (suspect.node for suspect in entry.suspects)
-                nodes = (*(node for _, node in entry.templates), *suspects)
-                return tuple(map(self._completed, nodes))
+                suspects = [suspect.node for suspect in entry.suspects]
+                # Their refs are resolved as far as they can be.
+                resolver = RefResolver(self.nodes, self._state.broken)
+                return tuple(
+                    cast("TopLevel", resolver.resolve_unregistered(cast("Task", node))[0])
+                    for node in (*(node for _, node in entry.templates), *suspects)
+                )
         return ()
 
     def source_line(self, span: Span) -> str | None:
@@ -401,16 +391,13 @@ class TemplateLibrary:
                     groups.append(())
                     continue
                 entries: dict[str, LoadedFile] = {}
+                edited = self._edited.get(root, {})
                 for file in found:
                     if file.relative not in entries:
                         old = known.get((root, file.relative))
-                        edited = self._edited.get(root)
-                        if old and old.is_current() and not edited:
-                            entries[file.relative] = old
-                        elif edited:
-                            entries[file.relative] = read_entry(root, file, edited)
-                        else:
-                            entries[file.relative] = read_entry(root, file)
+                        if old is None or edited or not old.is_current():
+                            old = read_entry(root, file, edited)
+                        entries[file.relative] = old
                     if on_progress is not None:
                         on_progress(next(read))
                 groups.append(tuple(entries.values()))
@@ -476,11 +463,15 @@ class TemplateLibrary:
             if errors := errors_of(entry.diagnostics):
                 raise TemplateError(errors)
             before = self._state
-            added = [
-                rest
-                for old in before.entries[0]
-                if (rest := without_templates(old, entry.names)).templates
-            ]
+            added: list[LoadedFile] = []
+            for old in before.entries[0]:
+                kept = tuple(
+                    (name, node) for name, node in old.templates if name not in entry.names
+                )
+                if kept:
+                    added.append(
+                        replace(old, templates=kept, names=tuple(name for name, _ in kept))
+                    )
             after = assemble(((entry, *added), *before.entries[1:]), before.refused)
             errors = [d for name in entry.names for d in errors_of(after.checked[name].diagnostics)]
             errors += [

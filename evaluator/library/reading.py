@@ -89,23 +89,17 @@ def read_entry(
         return replace(entry, diagnostics=error.diagnostics, names=_names_in("", found.relative))
     entry = _parsed(entry, data, read_partial=includes.read)
     stamps = {found.relative: stamp, **includes.stamps}
-    is_settled = all(started - changed_ns >= _SETTLED_NS for changed_ns, _, _ in stamps.values())
-    return replace(
-        entry,
-        texts=entry.texts | _texts_of(includes),
-        stamps=stamps
-        if is_settled
+    is_settled = (
+        all(started - changed_ns >= _SETTLED_NS for changed_ns, _, _ in stamps.values())
         and not edited
         and _UNSETTLED_CODES.isdisjoint(d.code for d in entry.diagnostics)
-        else None,
     )
+    texts = entry.texts | _texts_of(includes)
+    return replace(entry, texts=texts, stamps=stamps if is_settled else None)
 
 
 def _texts_of(includes: Includes) -> dict[str, str]:
-    return {
-        shown: data if isinstance(data, str) else _decoded(data)
-        for shown, data in includes.data.items()
-    }
+    return {shown: _decoded(data) for shown, data in includes.data.items()}
 
 
 def read_string(text: str, file: str | None) -> LoadedFile:
@@ -119,19 +113,15 @@ def _parsed(entry: LoadedFile, data: bytes | str, read_partial: ReadPartial) -> 
     try:
         source = read_source(data, entry.shown)
     except TemplateError as error:
-        if isinstance(data, str):
-            text = data
-        else:
-            text = _decoded(data)
-        return replace(
-            entry,
-            diagnostics=error.diagnostics,
-            texts={key: text},
-            names=_names_in(text, entry.relative),
-        )
-    texts = {key: source.text}
-    declared = _names(source, entry.relative)
-    members = _members(source)
+        text = _decoded(data)
+        names = _names_in(text, entry.relative)
+        return replace(entry, diagnostics=error.diagnostics, texts={key: text}, names=names)
+    entry = replace(entry, texts={key: source.text}, names=_names(source, entry.relative))
+    is_library = source.root.tag == "library"
+    members = [
+        source.locate(element)
+        for element in (source.root.iterchildren("*") if is_library else [source.root])
+    ]
     recovered = recover(source)
     found = sorted(recovered.diagnostics, key=lambda one: (one.span.line, one.span.column))
     if len(found) >= MAX_FINDINGS:
@@ -140,9 +130,9 @@ def _parsed(entry: LoadedFile, data: bytes | str, read_partial: ReadPartial) -> 
             "other error is shown"
         )
         found.append(Diagnostic("error", "too-many-errors", message=message, span=found[-1].span))
-        return replace(entry, diagnostics=tuple(found), texts=texts, names=declared)
+        return replace(entry, diagnostics=tuple(found))
     if source.root.tag not in ("task", "template", "library", "partial"):
-        return replace(entry, diagnostics=tuple(found), texts=texts, names=declared)
+        return replace(entry, diagnostics=tuple(found))
     built = build(source, read_partial=read_partial)
     reasons = {d.span for d in built.diagnostics if d.code != "include"}
     # "Cannot be included" adds nothing if the reason is reported at the same place.
@@ -159,35 +149,21 @@ def _parsed(entry: LoadedFile, data: bytes | str, read_partial: ReadPartial) -> 
     for node in usable:
         name = node.name or (_stem(entry.relative) if source.root.tag == "task" else None)
         if name is None:
+            message = "a template needs a name"
+            hint = 'add name="…"'
             found.append(
-                Diagnostic(
-                    "error",
-                    "missing-name",
-                    message="a template needs a name",
-                    span=node.span,
-                    hint='add name="…"',
-                )
+                Diagnostic("error", "missing-name", message=message, span=node.span, hint=hint)
             )
         else:
             templates.append((name, node if node.name else replace(node, name=name)))
-    names = tuple(dict.fromkeys((*declared, *(name for name, _ in templates))))
-    return LoadedFile(
-        entry.shown,
-        entry.root,
-        entry.relative,
+    names = dict.fromkeys((*entry.names, *(name for name, _ in templates)))
+    return replace(
+        entry,
         templates=tuple(templates),
-        names=names,
+        names=tuple(names),
         diagnostics=tuple(found),
-        texts=texts,
         suspects=suspects,
     )
-
-
-def _members(source: Source) -> list[Span]:
-    """The places of the templates in a file, and of what else its library holds."""
-    if source.root.tag == "library":
-        return [source.locate(element) for element in source.root.iterchildren("*")]
-    return [source.locate(source.root)]
 
 
 def _invalid_members(source: Source, members: list[Span], recovered: Recovered) -> Set[Span]:
@@ -212,8 +188,8 @@ _WORD = re.compile(r"[^\W\d]\w*")
 def _suspects(
     source: Source, built: BuildResult, recovered: Recovered, usable: list[TopLevel]
 ) -> tuple[Suspect, ...]:
-    every = (*built.templates, *built.rejected)
     known = {id(node) for node in usable}
+    every = (*built.templates, *built.rejected)
     invalid = [node for node in every if id(node) not in known]
     if not invalid:
         return ()
@@ -234,9 +210,7 @@ def _names(source: Source, relative: str) -> tuple[str, ...]:
     root = source.root
     if root.tag in ("task", "template"):
         name = root.get("name") or _stem(relative)
-        if name:
-            return (name,)
-        return ()
+        return (name,) if name else ()
     return tuple(
         name for element in root.iterchildren("task", "template") if (name := element.get("name"))
     )
@@ -257,11 +231,8 @@ def _names_in(text: str, relative: str) -> tuple[str, ...]:
         every = (element for root in roots for element in root.walk())
         found = [each.attributes.get("name") for each in every if each.name in ("task", "template")]
     else:
-        if roots and roots[0].name in ("task", "template"):
-            own = roots[0].attributes.get("name")
-        else:
-            own = None
-        found = [own or _stem(relative)]
+        is_template = bool(roots) and roots[0].name in ("task", "template")
+        found = [(is_template and roots[0].attributes.get("name")) or _stem(relative)]
     return tuple(dict.fromkeys(name for name in found if name))
 
 
@@ -269,13 +240,12 @@ def _stem(relative: str) -> str | None:
     return os.path.splitext(os.path.basename(relative))[0] or None
 
 
-def _decoded(data: bytes) -> str:
+def _decoded(data: bytes | str) -> str:
     """`data` as text, to show a line of it."""
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        encoding = "utf-16"
-    else:
-        encoding = "utf-8-sig"
-    return normalise_newlines(data.decode(encoding, "replace"))
+    if isinstance(data, str):
+        return data
+    has_mark = data[:2] in (b"\xff\xfe", b"\xfe\xff")
+    return normalise_newlines(data.decode("utf-16" if has_mark else "utf-8-sig", "replace"))
 
 
 _WIDTH = 160

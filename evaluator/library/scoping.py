@@ -159,7 +159,10 @@ class ScopeWalk:
         scope = outer.new_child()
         for declared in node.inputs:
             own = given.pop(declared.name, None)  # the source of an input does not see the input
-            scope[declared.name] = self._input(declared, outer, others=given, own=own, top=top)
+            place = node.span if self._is_inherited(node, declared) else declared.span
+            scope[declared.name] = self._input(
+                declared, outer, others=given, own=own, top=top, place=place
+            )
             if own is not None:
                 given[declared.name] = own
         if isinstance(node, Iteration):
@@ -169,6 +172,11 @@ class ScopeWalk:
         self._fields(node, node, scope=scope)
         if node.ref is None:
             self._unused(node, scope)
+
+    def _is_inherited(self, node: Task, declared: Input) -> bool:
+        """Whether an input is one of the template that `node` takes its parts from."""
+        base = self._templates.get(node.ref or "")
+        return isinstance(base, Task) and any(declared is each for each in base.inputs)
 
     def _use(self, names: Iterable[str], scope: Bindings) -> None:
         for name in names:
@@ -255,10 +263,12 @@ class ScopeWalk:
         others: dict[str, Binding],
         own: Binding | None,
         top: bool,
+        place: Span,
     ) -> Binding:
         """The input's binding. The source of its value is checked in the scope around the task.
 
-        `others` are the other inputs that the caller gives.
+        `others` are the other inputs that the caller gives. `place` is that of a finding about what
+        the scope gives the input.
         """
         if top:
             around = ChainMap(*outer.maps, others)
@@ -283,7 +293,7 @@ class ScopeWalk:
         if elsewhere is not None:
             elsewhere.used = True
             self._observer.inherited(declared, elsewhere)
-            self._fits(elsewhere.shape, shape, declared=declared, span=declared.span)
+            self._fits(elsewhere.shape, shape, declared=declared, span=place)
             return Binding(elsewhere.shape if shape.kind == "any" else shape, origin=declared)
         if not top and declared.required and declared.default is None:
             hint = did_you_mean(
@@ -293,7 +303,7 @@ class ScopeWalk:
                 f"required input `{declared.name}` gets no value: nothing of that name is "
                 "in scope here"
             )
-            self._error("missing-input", message, span=declared.span, hint=hint)
+            self._error("missing-input", message, span=place, hint=hint)
         return own or Binding(shape, origin=declared)
 
     def _fits(self, have: Shape, want: Shape, declared: Input, span: Span) -> None:

@@ -16,6 +16,7 @@ import os
 import re
 import stat
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -26,7 +27,7 @@ from evaluator.files.open_below import FILE
 from evaluator.files.roots import Roots
 from evaluator.language.scopes import read_typed
 from evaluator.lazy_dataclass import dataclass
-from evaluator.nodes import Call, Cond, Function, Node, Sequential, Task, Text, TopLevel
+from evaluator.nodes import Call, Cond, Function, Node, Sequential, Text, TopLevel
 from evaluator.nodes.values import ANY, KINDS, NULL, OBJECT, VALUE_TYPES, Kind, Shape, of_type
 from evaluator.patterns import Pattern
 
@@ -128,14 +129,11 @@ def follow(shape: Shape, path: tuple[str | int, ...], name: str) -> Shape | Wron
             return ANY
         shown = name + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path[:index])
         if shape.kind == "object":
-            if shape.fields is None:
-                found = None
-            else:
-                found = shape.fields.get(part)
+            found = (shape.fields or {}).get(part)
             if found is None:
                 if shape.open and not _misspelt(part, shape):
                     return ANY
-                if isinstance(part, str) and part in _METHODS["object"]:
+                if part in _METHODS["object"]:
                     return ANY
                 return _no_field(shape, part, shown=shown, index=index)
             shape = found
@@ -145,10 +143,8 @@ def follow(shape: Shape, path: tuple[str | int, ...], name: str) -> Shape | Wron
                 return WrongPath(
                     index, f"{_called(shape, shown)} is a list and has no field `{part}`", hint=hint
                 )
-            if isinstance(part, int):
-                shape = shape.item or ANY
-            else:
-                shape = ANY
+            item = shape.item if isinstance(part, int) else None
+            shape = item or ANY
         elif shape.kind == "null":
             hint = 'declare <output_format type="json" …> there, or read `content`'
             message = f"{_called(shape, shown)} is always empty and has no field `{part}`"
@@ -164,9 +160,13 @@ def follow(shape: Shape, path: tuple[str | int, ...], name: str) -> Shape | Wron
     return shape
 
 
+def _names_of(shape: Shape) -> list[str]:
+    return [key for key in shape.fields or () if isinstance(key, str)]
+
+
 def _misspelt(part: str | int, shape: Shape) -> bool:
-    fields = [key for key in (() if shape.fields is None else shape.fields) if isinstance(key, str)]
-    return isinstance(part, str) and bool(fields) and did_you_mean(part, fields) is not None
+    names = _names_of(shape)
+    return isinstance(part, str) and bool(names) and did_you_mean(part, names) is not None
 
 
 def _called(shape: Shape, shown: str) -> str:
@@ -174,16 +174,11 @@ def _called(shape: Shape, shown: str) -> str:
 
 
 def _no_field(shape: Shape, part: str | int, shown: str, index: int) -> WrongPath:
-    if shape.absent is None:
-        why = None
-    else:
-        why = shape.absent(part)
+    why = None if shape.absent is None else shape.absent(part)
     if why is not None:
         return WrongPath(index, f"`{shown}` has no `{part}` here: {why}", hint=None)
-    fields = [
-        str(key) for key in (() if shape.fields is None else shape.fields) if isinstance(key, str)
-    ]
-    hint = did_you_mean(str(part), fields, otherwise=f"there is {listed(fields)}")
+    names = _names_of(shape)
+    hint = did_you_mean(str(part), names, otherwise=f"there is {listed(names)}")
     return WrongPath(index, f"{_called(shape, shown)} has no field `{part}`", hint=hint)
 
 
@@ -218,9 +213,7 @@ def of_schema(declared: str, folder: str | None) -> Shape:
     if is_model(declared):
         return ANY
     if is_file(declared):
-        if folder is None:
-            return ANY
-        return _of_file(declared, folder)
+        return ANY if folder is None else _of_file(declared, folder)
     hint = did_you_mean(
         declared,
         VALUE_TYPES,
@@ -230,23 +223,16 @@ def of_schema(declared: str, folder: str | None) -> Shape:
 
 
 def _of_file(href: str, folder: str) -> Shape:
+    roots: list[str] = []
+    with suppress(OSError):  # the current folder has been removed
+        roots.append(os.getcwd())
     try:
-        text = read_schema(href, folder, roots=_here())
+        text = read_schema(href, folder, roots=roots)
     except SchemaFileError as bad:
         if bad.code == OUTSIDE:
             return ANY  # it may be below a root of the run, which is not known here
         raise
     return _of_json(text, f"schema file `{href}`")
-
-
-def _here() -> list[str]:
-    """The current folder, which is the root unless another one is named; none if it has been
-    removed.
-    """
-    try:
-        return [os.getcwd()]
-    except OSError:
-        return []
 
 
 def _of_json(text: str, what: str) -> Shape:
@@ -318,12 +304,10 @@ def _pointed(reference: str, root: dict[str, Any]) -> Any:
         return None
     here: Any = root
     for part in reference[1:].strip("/").split("/"):
+        if part and not isinstance(here, dict):
+            return None
         if part:
-            key = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(here, dict):
-                here = cast("dict[str, Any]", here).get(key)
-            else:
-                here = None
+            here = cast("dict[str, Any]", here).get(part.replace("~1", "/").replace("~0", "~"))
     return here
 
 
@@ -397,26 +381,17 @@ class ResultShapes:
             return ANY
         if isinstance(node, Call):
             target = self._templates.get(node.template)
-            if target is None:
-                return ANY
-            return self.result(target)
+            return ANY if target is None else self.result(target)
         if isinstance(node, Function):
             if node.returns is None or node.returns.strip() in ("any", "string"):
                 return self.result(node.body)
             return declared_shape(node.returns, node.span.file)
-        return self._of_task(node)
-
-    def _of_task(self, node: Task) -> Shape:
         output = node.output
         if output is None:
             return node.result(self)
-        if output.type == "json":
-            if output.schema is None:
-                return ANY
+        if output.type == "json" and output.schema is not None:
             return declared_shape(output.schema, output.span.file)
-        if output.type == "xml" or output.schema is not None:
-            return ANY
-        return NULL
+        return NULL if (output.type, output.schema) == ("text", None) else ANY
 
 
 def declared_shape(schema: str, file: str | None) -> Shape:
@@ -428,9 +403,7 @@ def declared_shape(schema: str, file: str | None) -> Shape:
 
 
 def folder_of(file: str | None) -> str | None:
-    if file is None:
-        return None
-    return os.path.dirname(file)
+    return None if file is None else os.path.dirname(file)
 
 
 def find_part(text: Text, offset: int, part: str | int) -> int:
@@ -440,6 +413,4 @@ def find_part(text: Text, offset: int, part: str | int) -> int:
     else:
         pattern = rf"""(?<=\.){re.escape(part)}\b|(?<=['"]){re.escape(part)}(?=['"])"""
     match = re.compile(pattern).search(text.value, offset)
-    if match:
-        return match.start()
-    return offset
+    return match.start() if match else offset

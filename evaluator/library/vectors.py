@@ -124,8 +124,6 @@ class VectorRanker(LexicalRanker):
             rows = self._embed_templates()
             if len(rows) > _MANY:
                 self._short = np.ascontiguousarray(rows[:, :_FIRST_DIMENSIONS])
-            else:
-                self._short = None
             self._rows = rows
         return [self._meaning(self._rows, reading) for reading in readings]
 

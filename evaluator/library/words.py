@@ -56,34 +56,24 @@ _APOSTROPHE = Pattern(r"(?<=[A-Za-z])(?:n['’]t|['’](?:s|re|ve|ll|d|m))\b")
 # Scripts written without spaces: compared by pairs of characters.
 _UNSPACED = Pattern(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]")
 
-_IRREGULAR = {
-    "written": "write",
-    "wrote": "write",
-    "rewritten": "rewrite",
-    "rewrote": "rewrite",
-    "judgment": "judgement",
-    "found": "find",
-    "chose": "choose",
-    "chosen": "choose",
-    "spoken": "speak",
-    "told": "tell",
-    "said": "say",
-    "made": "make",
-    "given": "give",
-    "gave": "give",
-    "children": "child",
-    "people": "person",
-    "criteria": "criterion",
-    "indices": "index",
-    "indexes": "index",
-    "analyses": "analysis",
-    "analyse": "analysis",
-    "analyze": "analysis",
-    "analyzed": "analysis",
-    "analysing": "analysis",
-    "analyzing": "analysis",
-    "analysed": "analysis",
+_IRREGULAR_FORMS = {
+    "write": "written wrote",
+    "rewrite": "rewritten rewrote",
+    "judgement": "judgment",
+    "find": "found",
+    "choose": "chose chosen",
+    "speak": "spoken",
+    "tell": "told",
+    "say": "said",
+    "make": "made",
+    "give": "given gave",
+    "child": "children",
+    "person": "people",
+    "criterion": "criteria",
+    "index": "indices indexes",
+    "analysis": "analyses analyse analyze analyzed analysing analyzing analysed",
 }
+_IRREGULAR = {form: word for word, forms in _IRREGULAR_FORMS.items() for form in forms.split()}
 
 # Words whose ending is not a suffix.
 _WHOLE = frozenset(
@@ -227,34 +217,17 @@ def _strip_inflection(word: str) -> str:
     return word
 
 
-# Longest first; (ending, replacement). What is left must keep four letters, five before `ment`.
-_DERIVED = (
-    ("ization", "iz"),
-    ("isation", "iz"),
-    ("ification", "if"),
-    ("izer", "iz"),
-    ("iser", "iz"),
-    ("ition", ""),
-    ("ation", "at"),
-    ("ison", ""),
-    ("ness", ""),
-    ("able", ""),
-    ("ible", ""),
-    ("ion", ""),
-    ("ive", ""),
-    ("ise", "iz"),
-    ("ize", "iz"),
-    ("ity", ""),
-    ("al", ""),
-    ("ly", ""),
-    ("er", ""),
-    ("or", ""),
-    ("is", "iz"),
-)
+# Longest first, each with what takes its place. What is left must keep four letters, five before
+# `ment`.
+_DERIVED = """
+    ization>iz isation>iz ification>if izer>iz iser>iz ition> ation>at ison> ness> able> ible> ion>
+    ive> ise>iz ize>iz ity> al> ly> er> or> is>iz
+"""
+_ENDINGS = [pair.split(">") for pair in _DERIVED.split()]
 
 
 def _strip_derived(word: str) -> str:
-    for ending, replacement in _DERIVED:
+    for ending, replacement in _ENDINGS:
         if word.endswith(ending) and len(word) - len(ending) >= 4:
             return word[: -len(ending)] + replacement
     if word.endswith("ment") and len(word) >= 9:

@@ -55,6 +55,11 @@ class BatchSpending:
         self._limits = limits
 
     @property
+    def has_limit(self) -> bool:
+        """Whether a call may be rejected."""
+        return self._limits != BatchBudget()
+
+    @property
     def has_shared_limit(self) -> bool:
         """Whether a call may have to wait for what other calls have reserved."""
         return self._limits.max_cost_usd is not None or self._limits.max_tokens is not None

@@ -271,6 +271,11 @@ class Endpoint:
         """The number of calls that may run at once now."""
         return self._limit.value
 
+    @property
+    def has_free_place(self) -> bool:
+        """Whether a further call could begin now, and no rate limits calls."""
+        return not self._has_rates and self.in_flight < self._limit.value
+
     def earliest(self, call: PlannedCall, now: float) -> float:
         """The time from which `call` may begin: at most `now`, if at once; inf, if another call has
         to end first.

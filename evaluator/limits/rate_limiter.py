@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from math import inf
 
 from evaluator.errors import CallRejected, ProviderError
@@ -35,6 +36,8 @@ class RateLimiter:
 
     def __init__(self, pace: Pace | None = None, *, budget: BatchBudget | None = None) -> None:
         self.refused: CallRejected | None = None
+        self.keepers: set[Callable[[], None]] = set()
+        """Called when those who keep places have to give them back, see `may_keep`."""
         self._pace = pace or Pace()
         self.spending = BatchSpending(budget or BatchBudget())
         self._endpoints: dict[tuple[str, str], Endpoint] = {}
@@ -57,6 +60,7 @@ class RateLimiter:
         self._check_stopped()
         slot: asyncio.Future[Permit] = loop.create_future()
         endpoint.waiting[slot] = call
+        self._recall_places()
         self._permit_waiting(endpoint, loop)
         try:
             return await slot
@@ -133,9 +137,46 @@ class RateLimiter:
 
     def _permit(
         self, endpoint: Endpoint, call: PlannedCall, now: float, loop: asyncio.AbstractEventLoop
-    ) -> _Permit:
+    ) -> PlacePermit:
         self.spending.reserve(call)
-        return _Permit(self, endpoint.begin(call, now), loop=loop)
+        return PlacePermit(self, endpoint.begin(call, now), loop=loop)
+
+    # -- places that another process keeps ---------------------------------------------------------
+
+    def may_keep(self, call: PlannedCall) -> bool:
+        """Whether a process may keep the place of a permitted call for its next calls to the same
+        model, without asking: until `keepers` are called. Nothing but the number of calls at once
+        limits them then, and there is room for more.
+        """
+        endpoint = self._endpoints[call.label, call.endpoint]
+        return (
+            not self.spending.has_limit
+            and not self._is_paused
+            and self._stopped is None
+            and not endpoint.waiting
+            and endpoint.has_free_place
+            and self._held_until.get(call.endpoint, 0.0) <= asyncio.get_running_loop().time()
+        )
+
+    def plan(self, place: CallInFlight, call: PlannedCall) -> None:
+        """Another call was made in a kept place than the one that was permitted there."""
+        self.spending.settle(place.call, UNUSED, None)
+        self.spending.reserve(call)
+        place.call = call
+
+    def renew(
+        self, ended: CallInFlight, usage: Usage, latency_s: float, now: float
+    ) -> CallInFlight:
+        """Counts how the call in a kept place ended. Returns: the place, for the next call."""
+        endpoint = ended.endpoint
+        self.spending.settle(ended.call, usage, None)
+        endpoint.end(ended, usage, None, latency_s, now)
+        self.spending.reserve(ended.call)
+        return endpoint.begin(ended.call, now)
+
+    def _recall_places(self) -> None:
+        for recall in self.keepers:
+            recall()
 
     def _permit_waiting(self, endpoint: Endpoint, loop: asyncio.AbstractEventLoop) -> None:
         """Permits the waiting calls that may begin by now, and sets the timer for the next one."""
@@ -176,6 +217,8 @@ class RateLimiter:
         now = loop.time()
         self.spending.settle(ended.call, usage, error)
         endpoint.end(ended, usage, error, latency_s, now)
+        if error is not None:
+            self._recall_places()
         if error is not None and error.retryable and error.retry_after_s is not None:
             self._held_until[name] = max(self._held_until.get(name, now), now + error.retry_after_s)
         # If calls share a budget, the unused part of this call's reservation may permit a call of
@@ -206,6 +249,7 @@ class RateLimiter:
 
     def change(self, pace: Pace, budget: BatchBudget) -> None:
         """Sets other limits for the calls that begin from now on. Call it in the event loop."""
+        self._recall_places()
         self._pace = pace
         self.spending.change(budget)
         now = asyncio.get_running_loop().time()
@@ -218,6 +262,7 @@ class RateLimiter:
         time goes on.
         """
         self._is_paused = True
+        self._recall_places()
 
     def resume(self) -> None:
         """Ends a pause. Call it in the event loop."""
@@ -239,6 +284,7 @@ class RateLimiter:
         """
         self._stopped = reason
         self._is_paused = False
+        self._recall_places()
         waiting = [slot for endpoint in self._endpoints.values() for slot in endpoint.waiting]
         for future in (*waiting, *self._resting):
             if not future.done():
@@ -332,7 +378,9 @@ class RateLimiter:
         ]
 
 
-class _Permit:
+class PlacePermit:
+    """A Permit whose place may be kept for a further call."""
+
     __slots__ = ("_call", "_limiter", "_loop")
 
     def __init__(
@@ -348,3 +396,15 @@ class _Permit:
         self._call = None
         if call is not None:
             self._limiter.end_call(call, usage, error, latency_s, self._loop)
+
+    def plan(self, call: PlannedCall) -> None:
+        """`call` was made in the place, which was kept, and not the one that was permitted."""
+        if self._call is not None and self._call.call is not call:
+            self._limiter.plan(self._call, call)
+
+    def renew(self, usage: Usage, latency_s: float, call: PlannedCall | None) -> None:
+        """Reports an answered call, as `release`, and keeps the place. `call`: see `plan`."""
+        if call is not None:
+            self.plan(call)
+        if self._call is not None:
+            self._call = self._limiter.renew(self._call, usage, latency_s, self._loop.time())

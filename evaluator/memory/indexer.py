@@ -133,8 +133,7 @@ class DescriberPool:
 
     async def _end(self, process: Process) -> None:
         self._running.discard(process)
-        if process.returncode is None:
-            process.kill()
+        starting.kill(process)
         await process.wait()
 
     async def close(self) -> None:

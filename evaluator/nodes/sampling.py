@@ -20,77 +20,18 @@ _NAME = Pattern(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # What the request says, who is asked, with which key, what the model may cause, how much may be
 # spent, and what a server would load, run or contact. Servers written in Go ignore case in names.
-_RESERVED = frozenset(
-    {
-        "model",
-        "models",
-        "messages",
-        "prompt",
-        "input",
-        "instructions",
-        "system",
-        "developer",
-        "suffix",
-        "chat_template",
-        "stream",
-        "stream_options",
-        "tools",
-        "tool_choice",
-        "functions",
-        "function_call",
-        "mcp",
-        "mcp_servers",
-        "plugins",
-        "web_search",
-        "web_search_options",
-        "documents",
-        "provider",
-        "route",
-        "fallbacks",
-        "transforms",
-        "preset",
-        "base_url",
-        "api_base",
-        "api_version",
-        "api_key",
-        "key",
-        "authorization",
-        "organization",
-        "headers",
-        "extra_headers",
-        "extra_query",
-        "extra_body",
-        "timeout",
-        "user",
-        "store",
-        "metadata",
-        "conversation",
-        "previous_response_id",
-        "background",
-        "service_tier",
-        "container",
-        "modalities",
-        "audio",
-        "prediction",
-        "response_format",
-        "n",
-        "best_of",
-        "max_tokens",
-        "max_completion_tokens",
-        "max_output_tokens",
-        "max_new_tokens",
-        "n_predict",
-        "num_predict",
-        "lora",
-        "lora_path",
-        "kv_transfer_params",
-        "bootstrap_host",
-        "bootstrap_port",
-        "bootstrap_room",
-        "custom_logit_processor",
-        "logits_processors",
-    }
-)
+_RESERVED_NAMES = """
+    model models messages prompt input instructions system developer suffix chat_template stream
+    stream_options tools tool_choice functions function_call mcp mcp_servers plugins web_search
+    web_search_options documents provider route fallbacks transforms preset base_url api_base
+    api_version api_key key authorization organization headers extra_headers extra_query
+    extra_body timeout user store metadata conversation previous_response_id background
+    service_tier container modalities audio prediction response_format n best_of max_tokens
+    max_completion_tokens max_output_tokens max_new_tokens n_predict num_predict lora lora_path
+    kv_transfer_params bootstrap_host bootstrap_port bootstrap_room custom_logit_processor
+    logits_processors
+"""
+_RESERVED = frozenset(_RESERVED_NAMES.split())
 
 
 def settings_given(owner: Any) -> dict[str, Any]:

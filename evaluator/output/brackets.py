@@ -16,16 +16,16 @@ from dataclasses import field
 from typing import NamedTuple
 
 from evaluator.lazy_dataclass import dataclass
-from evaluator.output.lookahead import COLON, COMMENT, QUOTED, WS, Lookahead
 from evaluator.output.strict import Unreadable
+from evaluator.output.strings import Lookahead
+from evaluator.output.tokens import COLON, COMMENT, QUOTED, WS
 from evaluator.patterns import Pattern
 
 CLOSING = {"{": "}", "[": "]"}
 """The closing bracket of each opening one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(NamedTuple):
     """`inserted` takes the place of `removed` before or at the token `at`; one of them may be
     empty.
 

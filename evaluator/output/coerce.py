@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any, cast
 
 from evaluator.language.scopes import describe
-from evaluator.output.reader import BlockReader
+from evaluator.output.reader import read_block
 from evaluator.output.result import json_path
 from evaluator.output.scalars import as_type, has_multiplier, is_null, read_as, read_quantity
-from evaluator.output.strict import StrictScanner, Unreadable, read_as_meant
+from evaluator.output.strict import StrictScanner, read_as_meant
 from evaluator.output.words import find_labelled, find_word
 
 _MAX_REFERENCES = 32
@@ -288,14 +288,9 @@ class Coercion:
         if self._steps <= 0:
             return None
         scanner = StrictScanner(text, self._steps - _STEPS_PER_TEXT)
-        reader = BlockReader(text, 0, strict=scanner)
-        try:
-            reader.read()
-        except Unreadable:
-            return None
-        finally:
-            self._steps = scanner.steps
-        if reader.cut or reader.end < len(text):
+        reader = read_block(scanner)
+        self._steps = scanner.steps
+        if reader is None or reader.cut or reader.end < len(text):
             return None
         return reader.value
 

@@ -1,5 +1,7 @@
 """Finds the JSON blocks of a text, and its answer: the text without reasoning.
 
+`rewrite` first repairs what stands around JSON, or was done to all of the text.
+
 It makes one pass from left to right. Reading again inside what is not JSON is work that is counted,
 so that time stays linear in the length of the text; when the work is done, only the end of the text
 is still looked at.
@@ -7,26 +9,27 @@ is still looked at.
 
 from __future__ import annotations
 
+import json
 from dataclasses import field
+from itertools import islice
 from typing import Any
 
 from evaluator.lazy_dataclass import dataclass
 from evaluator.output.brackets import BracketRepairer, Corrected
-from evaluator.output.lookahead import (
+from evaluator.output.reader import BlockReader, read_block
+from evaluator.output.strict import StrictScanner, Unreadable, work_for
+from evaluator.output.strings import Lookahead, ends_block
+from evaluator.output.tokens import (
     COLON,
     LITERAL,
     QUOTE,
     QUOTED,
+    REASONING_WORDS,
     VALUE,
     WORD,
     WS,
-    Lookahead,
-    ends_block,
 )
-from evaluator.output.reader import BlockReader
-from evaluator.output.strict import StrictScanner, Unreadable, work_for
-from evaluator.output.strings import REASONING_WORDS
-from evaluator.patterns import Match, Pattern
+from evaluator.patterns import Pattern
 
 # With fewer steps left, only so many characters at the end are still looked at, for so many steps.
 _TAIL = 20_000
@@ -166,7 +169,7 @@ class _Scan:
     def __init__(self, text: str) -> None:
         self._text = text
         self._strict = StrictScanner(text, work_for(text))
-        self._brackets = BracketRepairer(Lookahead(text, [], scanner=self._strict))
+        self._brackets = BracketRepairer(Lookahead([], self._strict))
         self._fence: str | None = None
         self._kept: list[str] = []
         self.found = Extract()
@@ -289,7 +292,7 @@ class _Scan:
         Unreadable.
         """
         text = self._text
-        reader = BlockReader(text, start, strict=self._strict)
+        reader = BlockReader(self._strict, start)
         reader.read()
         if self._fence is not None:
             fence = _FENCE_END.search(text, start, reader.end)
@@ -297,17 +300,11 @@ class _Scan:
             fence = None
         if fence is not None and _FENCE_END.search(text, reader.end) is None:
             # A string without its closing quote took in the end of the fence.
-            part = text[start : fence.start()]
-            scanner = StrictScanner(part, self._strict.steps)
-            inside = BlockReader(part, 0, strict=scanner)
-            try:
-                inside.read()
-            except Unreadable:
-                pass
-            else:
+            scanner = StrictScanner(text[start : fence.start()], self._strict.steps)
+            inside = read_block(scanner)
+            self._strict.steps = scanner.steps
+            if inside is not None:
                 return inside, start + inside.end
-            finally:
-                self._strict.steps = scanner.steps
         return reader, reader.end
 
     def _add_corrected(self, start: int, chosen: Corrected, others: tuple[Corrected, ...]) -> bool:
@@ -316,18 +313,15 @@ class _Scan:
         """
         strict = StrictScanner(chosen.text, self._strict.steps)
         found = strict.read(0, 0)
-        repairs = (chosen.kind,)
-        value = found[0] if found is not None else None
-        if found is None:
-            reader = BlockReader(chosen.text, 0, strict=strict)
-            try:
-                reader.read()
-            except Unreadable:
-                return False
-            finally:
-                self._strict.steps = strict.steps
+        if found is not None:
+            value = found[0]
+            repairs = (chosen.kind,)
+        else:
+            reader = read_block(strict)
+            self._strict.steps = strict.steps
             if (
-                reader.end < len(chosen.text)
+                reader is None
+                or reader.end < len(chosen.text)
                 or reader.bare
                 or not _BRACKET_REPAIRS.isdisjoint(reader.repairs)
             ):
@@ -439,59 +433,6 @@ def unfence(text: str) -> tuple[str, bool]:
     return (text, False)
 
 
-_FENCE_LINE = Pattern(r"^[ \t]*+(`{3,}|~{3,})[ \t]*+([\w+#.-]{0,20})[ \t\r]*+$", "m")
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """A code fence: its language in lower case, its content, where it starts, and whether it has an
-    end.
-    """
-
-    language: str
-    content: str
-    start: int
-    is_closed: bool
-
-
-def fences(text: str) -> list[Fence]:
-    """The code fences of a text, whose marks are alone on their lines."""
-    found: list[Fence] = []
-    opening: Match | None = None
-    for line in _FENCE_LINE.finditer(text):
-        if opening is None:
-            opening = line
-        elif not line[2] and line[1].startswith(opening[1]):
-            found.append(
-                Fence(
-                    opening[2].lower(),
-                    text[opening.end() + 1 : line.start()],
-                    start=opening.start(),
-                    is_closed=True,
-                )
-            )
-            opening = None
-    if opening is not None:
-        found.append(
-            Fence(
-                opening[2].lower(),
-                text[opening.end() + 1 :],
-                start=opening.start(),
-                is_closed=False,
-            )
-        )
-    return found
-
-
-_THINKING = Pattern(r"<(/?)think(?:ing)?\s{0,8}>", "i")
-_REASONING_NAME = Pattern(REASONING_WORDS, "i")
-
-
-def is_reasoning(name: str) -> bool:
-    """Whether an element of this name contains reasoning."""
-    return _REASONING_NAME.fullmatch(name) is not None
-
-
 _LEADING = Pattern(
     r"\s*(?:<(think(?:ing)?)\s{0,8}>(.*?)</\1\s{0,8}>|◁think▷(.*?)◁/think▷"
     r"|\[THINK\](.*?)\[/THINK\])",
@@ -509,32 +450,145 @@ def split_thinking(text: str) -> tuple[str, str]:
     return (match[2] or match[3] or match[4] or "").strip(), text[match.end() :].lstrip()
 
 
-def without_thinking(text: str) -> tuple[str, str]:
-    """A text without its `<think>` and `<thinking>` parts, closed or not, and the kind of repair
-    ("": none).
+# Repairs of a whole text: what stands around JSON, or was done to all of it.
+_QUOTED_LINE = Pattern(r"^[ \t]{0,3}>[ \t]?", "m")
+_UNQUOTED_BLOCK = Pattern(r"^(?![ \t]{0,3}>)[^\n]*?(?:[{\[]|```)", "m")
+_PLAIN_QUOTE = Pattern(r'(?<!\\)"')
+_ESCAPED_BLOCK = Pattern(r'[{\[]\s*(?:\\[nrt]\s*)*\\"')
+_DOUBLED_BRACES = Pattern(rf"\{{\{{{WS}*+{QUOTE}")
+_WIDE = str.maketrans("｛｝［］", "{}[]")
+_MEMBERS = Pattern(rf"{WS}*+(?:{QUOTED}|({WORD})\"){WS}*+:{WS}*+{VALUE}")
+_ITEMS = Pattern(rf"{WS}*+(?:{QUOTED}|-?\d[\d.]*+){WS}*+,{WS}*+{VALUE}")
+# A block whose strings all end before a comma, a colon or a bracket, with escaped line breaks
+# between them.
+_BLANK = r"\\[nrt](?=[\s\"{}\[\],:\\\d-]|\Z)"
+_BLANKS_OUTSIDE = Pattern(
+    rf"[{{\[](?:[^\"'`“”‘’\\]++|\"(?:[^\"\\]|\\.)*+\"(?=(?:\s|\\[nrt])*+[,:}}\]])|{_BLANK})*+", "s"
+)
+_STRING_OR_BLANK = Pattern(rf"(\"(?:[^\"\\]|\\.)*+\")|{_BLANK}", "s")
+_BLOCK = Pattern(r"[{\[]")
+# Where an answer may begin: in a code fence, after reasoning, and after a label.
+_BEGINNING = Pattern(
+    rf"```[\w+-]{{0,20}}[ \t]*\n|</(\w+)>|(?<=[\w*]):(?:\*\*)?(?=[ \t\n])(?!{WS}*+```)"
+)
+_MAX_BEGINNINGS = 8
+_TUPLE = Pattern(rf"\({WS}*+(?:[(\[{{]|(?:{QUOTED}|-?\d[\d.eE+-]*+|(?i:{LITERAL})){WS}*+,)")
+_BRACKET = Pattern(rf"{QUOTED}|([(\[{{])|([)\]}}])|(,)")
+_SCALAR = rf"{WS}*+(?:{QUOTED}|-?\d[\d.]*+){WS}*+"
+_CLOSED_AS_TUPLE = Pattern(rf"(\[{_SCALAR}(?:,{_SCALAR})++)\)")
 
-    Only these two are removed: in XML other names of reasoning may be elements of the answer.
+
+def rewrite(text: str) -> tuple[str, list[str]]:
+    """The text with such repairs, and the kinds of those that were made."""
+    kinds: list[str] = []
+    if ">" in text and _QUOTED_LINE.search(text) and not _UNQUOTED_BLOCK.search(text):
+        without = _QUOTED_LINE.sub("", text)
+        if "{" in without or "[" in without:
+            text = without
+            kinds.append("quoted_lines")
+    if "&quot;" in text and '"' not in text:
+        import html
+
+        text = html.unescape(text)
+        kinds.append("entities")
+    if '\\"' in text and (block := _ESCAPED_BLOCK.search(text)) is not None:
+        start = block.start()
+        end = max(text.rfind("}"), text.rfind("]"))
+        end = end + 1 if end > start else len(text)
+        if not _PLAIN_QUOTE.search(text, start, end):
+            if text[start - 1 : start] == '"' == text[end : end + 1]:
+                around = '"'
+            else:
+                around = ""
+            text = (
+                text[:start].removesuffix(around)
+                + _unescape(text[start:end])
+                + text[end:].removeprefix(around)
+            )
+            kinds.append("escaped")
+    if "\\" in text and (block := _BLOCK.search(text)) is not None:
+        start = block.start()
+        end = max(text.rfind("}"), text.rfind("]")) + 1
+        if _BLANKS_OUTSIDE.fullmatch(text, start, end):
+            part = _STRING_OR_BLANK.sub(lambda match: match[1] or " ", text[start:end])
+            if part != text[start:end]:
+                text = text[:start] + part + text[end:]
+                kinds.append("escaped_blanks")
+    if (
+        text.count("{{") > 1
+        and _DOUBLED_BRACES.search(text)
+        and all(text.count(one) == 2 * text.count(2 * one) for one in "{}")
+    ):
+        text = text.replace("{{", "{").replace("}}", "}")
+        kinds.append("escaped")
+    if "｛" in text and "{" not in text:
+        text = text.translate(_WIDE)
+        kinds.append("wide")
+    return _with_opening(text, kinds)
+
+
+def _unescape(part: str) -> str:
+    try:
+        return json.loads(f'"{part}"', strict=False)
+    except ValueError:
+        return part.replace('\\"', '"').replace("\\n", "\n")
+
+
+def _is_tuple(text: str) -> bool:
+    """Whether the parenthesis that begins a text ends with it, and has a comma directly in it."""
+    depth = 0
+    has_comma = False
+    for token in _BRACKET.finditer(text):
+        if token[1]:
+            depth += 1
+        elif token[2]:
+            depth -= 1
+            if depth == 0:
+                return has_comma and token[2] == ")" and token.end() == len(text)
+        elif token[3] and depth == 1:
+            has_comma = True
+    return False
+
+
+def _with_opening(text: str, kinds: list[str]) -> tuple[str, list[str]]:
+    """A text that begins inside an object or an array, as where the beginning of the answer was
+    given.
     """
-    kept: list[str] = []
-    position = 0
-    kind = ""
-    for match in _THINKING.finditer(text):
-        if match.start() < position:
-            continue
+    stripped = text.strip()
+    members = _MEMBERS.match(stripped)
+    if members is not None:
+        return ("{" if members[1] is None else '{"') + stripped, [*kinds, "opening"]
+    body = stripped.removesuffix("```").rstrip()
+    if body.endswith("]") and body.count("]") > body.count("[") and _ITEMS.match(stripped):
+        return "[" + stripped, [*kinds, "opening"]
+    inner = unfence(stripped)[0].strip()
+    if _TUPLE.match(inner) and _is_tuple(inner):
+        items = inner[1:-1].rstrip().removesuffix(",")
+        return text.replace(inner, f"[{items}]", 1), [*kinds, "tuple"]
+    whole = _CLOSED_AS_TUPLE.fullmatch(stripped)
+    if whole is not None:
+        return f"{whole[1]}]", [*kinds, "mismatched"]
+    for match in islice(_BEGINNING.finditer(text), _MAX_BEGINNINGS):
+        start = match.end()
+        end = text.find("```", start)
+        if end >= 0:
+            part = text[start:end]
+        else:
+            part = text[start:]
+        # An element may contain reasoning with brackets. Where a block has begun before it, it is
+        # markup in a string.
         if match[1]:
-            kept.clear()
-            kind = "reasoning_close"
-            position = match.end()
-            continue
-        kept.append(text[position : match.start()])
-        closing = text.find("</think", match.end())
-        end = 0
-        if closing >= 0:
-            end = text.find(">", closing) + 1
-        if not end:
-            kind = "reasoning_open"
-            position = len(text)
-            break
-        kind = "reasoning"
-        position = end
-    return "".join((*kept, text[position:])), kind
+            element = text.rfind(f"<{match[1]}", 0, start)
+            since = 0
+        else:
+            element = -1
+            since = max(text.rfind(">", 0, start), 0)
+        before = text[since : element if element >= 0 else start]
+        if "{" not in before and "[" not in before:
+            for opening, closing, begins in (("{", "}", _MEMBERS), ("[", "]", _ITEMS)):
+                if (
+                    part.count(closing) == part.count(opening) + 1
+                    and begins.match(part) is not None
+                ):
+                    return text[:start] + opening + text[start:], [*kinds, "opening"]
+    return text, kinds

@@ -341,8 +341,9 @@ def _record(compiler: _Compiler, schema: Mapping[str, Any]) -> _Rule:
         if run.left < 0:
             raise _Undecided
         shape = (*members, *map(type, members.values()))
-        unsure = shapes.get(shape)
-        if unsure is None:
+        try:
+            unsure = shapes[shape]
+        except KeyError:
             unsure = members_to_check(members)
             if unsure is None:
                 return False

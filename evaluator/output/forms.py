@@ -1,222 +1,46 @@
-"""Reads objects and arrays that are not written as JSON: lists, labelled lines, tables, XML,
-constructor calls.
+"""Reads answers that are not written as JSON: scalars and words in prose, lists, labelled lines,
+tables, XML, constructor calls.
 
-Only where a schema asks for an object or an array, after JSON was looked for. A value is read only
-if exactly one form gives a value that fits the schema.
-
-Gives what is written in another form than JSON the shape of a schema. Nothing is dropped or
-filled in.
+Objects and arrays are read only where a schema asks for one, after JSON was looked for, and only if
+exactly one form gives a value that fits the schema.
 """
 
 from __future__ import annotations
 
 import csv
-import re
+import html
 import textwrap
 from collections.abc import Iterator
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
 
-from evaluator.output.choose import CheckedValue, conform
-from evaluator.output.coerce import Guide
-from evaluator.output.extract import Extract, fences
-from evaluator.output.lines import (
-    ITEM_MARK,
-    SENTENCE_END,
-    Lines,
-    NoReading,
-    is_like_prose,
-    items,
-    members,
-    rows,
+from evaluator.output.extract import Extract
+from evaluator.output.lines import Lines, NoReading, Shaper
+from evaluator.output.reader import read_block
+from evaluator.output.result import MESSAGES, NotChecked, OutputError, ParsedOutput
+from evaluator.output.scalars import (
+    find_answer,
+    find_boolean,
+    find_labelled_number,
+    find_marked_number,
+    find_number,
+    has_multiplier,
+    is_null,
+    read_as,
+    read_quantity,
 )
-from evaluator.output.reader import BlockReader
-from evaluator.output.result import MESSAGES
-from evaluator.output.schema import NotChecked, Schema
-from evaluator.output.strict import StrictScanner, Unreadable, read_as_meant
-from evaluator.output.words import find_word
-from evaluator.patterns import Pattern
-
-_MAX_DEPTH = 12
-# Of free texts in one line only a list of short ones is not prose.
-_MIN_FREE = 3
-_MAX_FREE_WORDS = 2
-_BETWEEN_LABELS = Pattern(r"[,;|][ \t]+")
-_WRAPS = ("**", "__", "`", "*", "_")
-_NULLS = ("null", "none", "~")
-_NUMBER = Pattern(r"-?\d{1,18}(?:\.\d{1,18})?")
-_OBJECT = frozenset({"object"})
-_ARRAY = frozenset({"array"})
-
-
-class Shaper:
-    """Gives written values (texts, Lines, lists, and dicts with labels as keys) the shape of a
-    schema.
-
-    Texts stay texts: `conform` reads them as the scalars that the schema asks for.
-    """
-
-    def __init__(self, guide: Guide) -> None:
-        self._guide = guide
-
-    def shape(self, written: Any, node: Any, depth: int = 0) -> Any:
-        """The value; None where nothing is written. Raises: NoReading."""
-        types = self._guide.types(node)
-        if types is None or depth > _MAX_DEPTH:
-            raise NoReading
-        if written is None or (
-            isinstance(written, str) and written.strip() in ("", *_NULLS) and "null" in types
-        ):
-            return None
-        kinds = types - {"null"}
-        if kinds == _OBJECT:
-            return self._object(written, node, depth=depth)
-        if kinds == _ARRAY:
-            return self._array(written, node, depth=depth)
-        if kinds & (_OBJECT | _ARRAY):
-            raise NoReading
-        return _scalar(written, types)
-
-    def _object(self, written: Any, node: Any, depth: int) -> Any:
-        if isinstance(written, str):
-            if written[:1] == "{":
-                return written
-            written = Lines.of(_BETWEEN_LABELS.sub("\n", written))
-        elif isinstance(written, Lines) and len(written.lines) == 1:
-            written = Lines.of(_BETWEEN_LABELS.sub("\n", written.lines[0].text))
-        names = list(self._all_properties(node))
-        if isinstance(written, Lines):
-            pairs = members(written, names)
-        elif isinstance(written, dict):
-            known = cast(dict[str, Any], written)
-            pairs = [
-                (find_word(label.lstrip("@"), names) or "", value) for label, value in known.items()
-            ]
-        else:
-            raise NoReading
-        labels = [name for name, _ in pairs]
-        if not pairs or "" in labels or len(set(labels)) < len(labels):
-            raise NoReading
-        texts = {name: value for name, value in pairs if isinstance(value, str)}
-        properties = self._guide.properties(node, texts)
-        found: dict[str, Any] = {}
-        for name, value in pairs:
-            if name not in properties:
-                raise NoReading
-            shaped = self.shape(value, properties[name], depth=depth + 1)
-            if shaped is not None or "null" in (self._guide.types(properties[name]) or ()):
-                found[name] = shaped
-        return found
-
-    def _all_properties(self, node: Any) -> dict[str, Any]:
-        """The properties of an object node, with those of all its alternatives."""
-        found = dict(self._guide.properties(node))
-        for part in self._guide.parts(node, "object"):
-            for keyword in ("anyOf", "oneOf"):
-                for branch in cast(list[Any], part.get(keyword) or []):
-                    found |= self._guide.properties(branch)
-        return found
-
-    def _array(self, written: Any, node: Any, depth: int) -> Any:
-        child = self._guide.items(node)
-        kinds = (self._guide.types(child) or frozenset[str]()) - {"null"}
-        if not kinds:
-            raise NoReading
-        while isinstance(written, dict) and len(cast(dict[str, Any], written)) == 1:
-            written = next(iter(cast(dict[str, Any], written).values()))
-        if isinstance(written, str):
-            if written[:1] == "[":
-                return written
-            written = _comma_items(written)
-        elif isinstance(written, Lines) and kinds == _OBJECT:
-            written = rows(written, self._all_properties(child))
-        elif (
-            isinstance(written, Lines)
-            and len(written.lines) == 1
-            and not ITEM_MARK.match(written.lines[0].text)
-        ):
-            written = _one_line(
-                written.lines[0].text, is_free="string" in kinds and not self._guide.words(child)
-            )
-        elif isinstance(written, Lines):
-            is_free = "string" in kinds and not self._guide.words(child)
-            written = items(written, is_free=is_free, is_whole=depth == 0)
-            if kinds != _ARRAY and any(isinstance(item, Lines) for item in written):
-                raise NoReading
-        if not isinstance(written, list):
-            raise NoReading
-        found = [self.shape(item, child, depth=depth + 1) for item in cast(list[Any], written)]
-        if not found or None in found:
-            raise NoReading
-        return found
-
-
-def _one_line(text: str, *, is_free: bool) -> Any:
-    """The items of one line: strings in quotes, or scalars that the schema checks. Free text may be
-    prose.
-    """
-    if text[0] == '"':
-        try:
-            return read_as_meant(f"[{text}]")
-        except (ValueError, RecursionError):
-            raise NoReading from None
-    parts = _comma_items(text)
-    if is_free and (
-        len(parts) < _MIN_FREE
-        or is_like_prose(parts)
-        or any(len(part.split()) > _MAX_FREE_WORDS for part in parts)
-    ):
-        raise NoReading
-    return parts
-
-
-def _comma_items(text: str) -> list[str]:
-    """The items of `sea, photo`: short, and without a word that joins the last two."""
-    parts = [part.strip() for part in re.split(r"[,;][ \t]+|[،、，；]\s*", text)]
-    if len(parts) < 2 or any(
-        not part or len(part.split()) > 5 or SENTENCE_END.search(part) for part in parts
-    ):
-        raise NoReading
-    if re.search(r"\b(?:and|or|und|oder|et|ou|y|o)\b", parts[-1]):
-        raise NoReading
-    return parts
-
-
-def _scalar(written: Any, types: frozenset[str]) -> Any:
-    if isinstance(written, Lines):
-        if "string" not in types and len(written.lines) > 1:
-            raise NoReading
-        written = written.text()
-    if isinstance(written, dict | list):
-        raise NoReading
-    if not isinstance(written, str):
-        return written
-    text = written.strip()
-    if text[:1] == '"':
-        try:
-            return read_as_meant(text)
-        except (ValueError, RecursionError):
-            raise NoReading from None
-    if len(text) > 1 and text[0] == text[-1] == "'" and "'" not in text[1:-1]:
-        return text[1:-1]
-    if text[:1] in ("{", "["):
-        raise NoReading
-    for mark in _WRAPS:
-        if (
-            len(text) > 2 * len(mark)
-            and text.startswith(mark)
-            and text.endswith(mark)
-            and text.count(mark) == 2
-        ):
-            text = text[len(mark) : -len(mark)].strip()
-    if "string" in types:
-        if types & {"number", "integer"} and _NUMBER.fullmatch(text):
-            if not re.match(r"-?0\d", text):
-                return read_as_meant(text)
-            return text
-        if "boolean" in types and text.lower() in ("true", "false"):
-            return text.lower() == "true"
-    return text
-
+from evaluator.output.schema import CheckedValue, Schema, conform
+from evaluator.output.strict import StrictScanner
+from evaluator.output.tokens import REASONING_WORDS
+from evaluator.output.words import (
+    find_first_line,
+    find_first_word,
+    find_labelled,
+    find_only_word,
+    find_word,
+    is_taken_back,
+)
+from evaluator.patterns import Match, Pattern
 
 _CONTAINERS = frozenset({"object", "array"})
 _MAX_LENGTH = 100_000
@@ -247,6 +71,49 @@ _PARAMETER = Pattern(
     r"|arg|field)\b)[^<]*)*)</\1\s*>"
     r"|<arg_key>([^<]{1,80})</arg_key>\s*<arg_value>([^<]*)</arg_value>"
 )
+
+
+_FENCE_LINE = Pattern(r"^[ \t]*+(`{3,}|~{3,})[ \t]*+([\w+#.-]{0,20})[ \t\r]*+$", "m")
+
+
+class _Fence(NamedTuple):
+    """A code fence: its language in lower case, its content, where it starts, and whether it has an
+    end.
+    """
+
+    language: str
+    content: str
+    start: int
+    is_closed: bool
+
+
+def _fences(text: str) -> list[_Fence]:
+    """The code fences of a text, whose marks are alone on their lines."""
+    found: list[_Fence] = []
+    opening: Match | None = None
+    for line in _FENCE_LINE.finditer(text):
+        if opening is None:
+            opening = line
+        elif not line[2] and line[1].startswith(opening[1]):
+            found.append(
+                _Fence(
+                    opening[2].lower(),
+                    text[opening.end() + 1 : line.start()],
+                    start=opening.start(),
+                    is_closed=True,
+                )
+            )
+            opening = None
+    if opening is not None:
+        found.append(
+            _Fence(
+                opening[2].lower(),
+                text[opening.end() + 1 :],
+                start=opening.start(),
+                is_closed=False,
+            )
+        )
+    return found
 
 
 def read_forms(found: Extract, schema: Schema | None) -> CheckedValue | None:
@@ -281,7 +148,7 @@ def read_forms(found: Extract, schema: Schema | None) -> CheckedValue | None:
     answer = _SPECIAL_TOKEN.sub("", found.answer)
     fenced = [
         _COMMENT.sub("", fence.content) if fence.language in _WITH_COMMENTS else fence.content
-        for fence in fences(answer)[-_MAX_REGIONS:]
+        for fence in _fences(answer)[-_MAX_REGIONS:]
     ]
     for region in reversed(fenced or [answer]):
         fitting: list[CheckedValue] = []
@@ -361,12 +228,8 @@ def _read_calls(region: str) -> Any:
             closers.append(")" if token[0] == "(" else "}")
             parts.append("(" if token[0] == "(" else "{")
     text = "".join((*parts, match[1][position:]))
-    reader = BlockReader(text, 0, strict=StrictScanner(text, _MAX_STEPS))
-    try:
-        reader.read()
-    except Unreadable:
-        return None
-    if reader.cut or reader.end < len(text):
+    reader = read_block(StrictScanner(text, _MAX_STEPS))
+    if reader is None or reader.cut or reader.end < len(text):
         return None
     return reader.value
 
@@ -448,3 +311,209 @@ def _objects(rows: list[list[str]], *, is_array: bool) -> Iterator[Any]:
         yield {name: value or None for name, value in body}
     if len(header) == 2 and len({row[0] for row in rows}) == len(rows):
         yield {name: value or None for name, value in rows}
+
+
+# Scalars
+
+_SCALARS = frozenset({"number", "integer", "boolean"})
+# Of a longer text only the end is looked at for a labelled answer, and no other number is read.
+_MAX_PROSE = 100_000
+
+
+def read_scalar(
+    inner: str, schema: Schema, types: frozenset[str], *, is_prose: bool
+) -> CheckedValue | None:
+    """A scalar of the schema's type, from a text that is not JSON; None if there is none."""
+    wanted = types & _SCALARS
+    if wanted and "null" in types and "string" not in types and is_null(inner):
+        return conform(None, schema, "the text was read as null")
+    if wanted:
+        value, how = _find_scalar(inner, wanted, is_prose=is_prose)
+        if how:
+            return conform(value, schema, how)
+    if "string" in types and not (types - {"string", "null"} - wanted):
+        return _read_text(inner, schema)
+    return None
+
+
+def _find_scalar(inner: str, wanted: frozenset[str], is_prose: bool) -> tuple[Any, str]:
+    numeric = bool(wanted & {"number", "integer"})
+    kinds = wanted | {"number"} if numeric else wanted
+    kind = " or ".join(sorted(wanted))
+    value = read_as(inner, kinds)
+    if value is not None:
+        return value, f"the text was read as a {kind}"
+    answer = find_answer(inner[-_MAX_PROSE:])
+    if answer is not None:
+        written, where = answer
+        value = read_as(written, kinds)
+        if value is None and "boolean" in wanted:
+            value = find_boolean(written)
+        if value is None and numeric:
+            value = find_labelled_number(written)
+        if value is not None:
+            return value, f"the {kind} was read from the text at {where}"
+    if not is_prose or len(inner) > _MAX_PROSE:
+        return None, ""
+    if "boolean" in wanted and (value := find_boolean(inner)) is not None:
+        return value, "the boolean was read from the first word of the text"
+    if not numeric:
+        return None, ""
+    if has_multiplier(inner) and (value := read_quantity(inner)) is not None:
+        return value, MESSAGES["multiplier"]
+    if (value := find_number(inner)) is not None:
+        return value, f"the {kind} was read from the only number in the text"
+    if (value := find_marked_number(inner)) is not None:
+        return value, f"the {kind} was read from the only number in bold in the text"
+    return None, ""
+
+
+def _read_text(inner: str, schema: Schema) -> CheckedValue:
+    """A string from a text that is not JSON: the whole text, or the enumerated word that it gives
+    as its answer.
+    """
+    if schema.guide is not None:
+        values = schema.guide.words(schema.guide.root)
+    else:
+        values = []
+    whole = CheckedValue(inner, (), error=schema.check(inner))
+    if whole.error is None:
+        return conform(inner, schema, "the text is not JSON and was taken unchanged as the string")
+    answer = find_answer(inner[-_MAX_PROSE:])
+    if answer is not None and (
+        not answer[0] or is_taken_back(answer[0], inner.rpartition(answer[0])[2], values=values)
+    ):
+        answer = None
+    for written, where in (
+        (inner, "its words"),
+        answer or ("", ""),
+        (find_labelled(inner, values), "a label"),
+    ):
+        if values:
+            value = find_word(written, values)
+        else:
+            value = written.strip(" \t\r\n\"'`*_.")
+        if value:
+            found = conform(value, schema, f"the string was read from the text at {where}")
+            if found.error is None:
+                return found
+    if answer is not None:
+        value = find_first_word(answer[0], values)
+    else:
+        value = None
+    if value is not None:
+        return conform(
+            value, schema, "the string was read from the beginning of the labelled answer"
+        )
+    value = find_first_line(inner, values)
+    if value is not None:
+        return conform(value, schema, "the string was read from the first line of the text")
+    value = find_only_word(inner, values)
+    if value is not None:
+        return conform(
+            value, schema, "the string was read from the only one of the allowed words in the text"
+        )
+    return CheckedValue(None, (), error=whole.error)
+
+
+# XML
+
+_ELEMENT = Pattern(r"<[^\W\d]")
+_DOCUMENT = Pattern(r"\s*(?:<[?!][^>]*>\s*)*<[^\W\d][^>]*>[\s\S]*>\s*")
+_MAX_DOCUMENTS = 8
+_THINKING = Pattern(r"<(/?)think(?:ing)?\s{0,8}>", "i")
+_REASONING_NAME = Pattern(REASONING_WORDS, "i")
+
+
+def _without_thinking(text: str) -> tuple[str, str]:
+    """A text without its `<think>` and `<thinking>` parts, closed or not, and the kind of repair
+    ("": none).
+
+    Only these two are removed: in XML other names of reasoning may be elements of the answer.
+    """
+    kept: list[str] = []
+    position = 0
+    kind = ""
+    for match in _THINKING.finditer(text):
+        if match.start() < position:
+            continue
+        if match[1]:
+            kept.clear()
+            kind = "reasoning_close"
+            position = match.end()
+            continue
+        kept.append(text[position : match.start()])
+        closing = text.find("</think", match.end())
+        end = 0
+        if closing >= 0:
+            end = text.find(">", closing) + 1
+        if not end:
+            kind = "reasoning_open"
+            position = len(text)
+            break
+        kind = "reasoning"
+        position = end
+    return "".join((*kept, text[position:])), kind
+
+
+def read_xml(text: str, schema: Schema | None) -> ParsedOutput:
+    answer, repair = _without_thinking(text)
+    warnings = [MESSAGES[repair]] if repair else []
+    if "&lt;" in answer and _ELEMENT.search(answer) is None:
+        answer = html.unescape(answer)
+        warnings.append(MESSAGES["entities"])
+    fenced = _fences(answer)
+    if fenced and _ELEMENT.search(answer, 0, fenced[0].start) is not None:
+        fenced = []  # the answer begins before them
+    documents = [
+        fence.content
+        for fence in fenced
+        if _DOCUMENT.fullmatch(fence.content) is not None and fence.is_closed
+    ][-_MAX_DOCUMENTS:]
+    if not documents:
+        return _read_document(answer, schema, warnings=warnings, text=text)
+    if len(documents) == 1:
+        return _read_document(
+            documents[0], schema, warnings=[*warnings, MESSAGES["fence"]], text=text
+        )
+    parsed = [_read_document(document, schema, warnings=[], text=text) for document in documents]
+    fitting = [one for one in parsed if one.error is None] or parsed
+    many = f"{len(fitting)} blocks of XML fit equally well: the last one was taken"
+    few = f"of {len(parsed)} blocks of XML the one that fits best was taken"
+    chosen = many if len(fitting) > 1 else few
+    return replace(
+        fitting[-1], warnings=(*warnings, MESSAGES["fence"], chosen, *fitting[-1].warnings)
+    )
+
+
+def _read_document(
+    answer: str, schema: Schema | None, warnings: list[str], text: str
+) -> ParsedOutput:
+    from evaluator.xml.lenient import read_elements
+
+    read = read_elements(answer)
+    warnings += read.warnings
+    if read.error is not None:
+        if schema is not None:
+            return ParsedOutput(
+                None,
+                tuple(warnings),
+                error=OutputError(
+                    "xml", read.error, path="$", expected=schema.label, actual="text"
+                ),
+                text=text,
+            )
+        return ParsedOutput(
+            text,
+            (*warnings, f"{read.error}: the text was kept as one string"),
+            error=None,
+            text=text,
+        )
+    value = read.value
+    if isinstance(value, dict) and len(value) > 1:
+        roots = cast(dict[str, Any], value)
+        kept = {name: item for name, item in roots.items() if not _REASONING_NAME.fullmatch(name)}
+        if kept and len(kept) < len(roots):
+            value = kept
+            warnings.append(MESSAGES["reasoning"])
+    return conform(value, schema).output(warnings, text)

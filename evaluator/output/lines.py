@@ -1,21 +1,24 @@
-"""Takes labelled members, items, rows or a text from lines as Markdown and YAML write them.
+"""Gives lines as Markdown and YAML write them the shape of a schema: members, items, rows or texts.
 
-Nothing is dropped: a line that belongs to none of them leaves no reading, except prose before and
-after.
+Nothing is dropped or filled in: a line that belongs to none of them leaves no reading, except prose
+before and after.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, cast
 
 from evaluator.lazy_dataclass import dataclass
+from evaluator.output.coerce import Guide
+from evaluator.output.strict import read_as_meant
 from evaluator.output.words import find_word
 from evaluator.patterns import Match, Pattern
 
 _MAX_LABEL = 60
 _MAX_PROSE = 400
-ITEM_MARK = Pattern(
+_ITEM_MARK = Pattern(
     r"(?:([-*+•–—·▪◦‣●○])[ \t]+|\(?(\d{1,4})(?:[.)][ \t]+|[、．）][ \t]*)|\(?([a-z])\)[ \t]+"
     r"|([①-⑳])[ \t]*)"
     r"(?:\[ \][ \t]+)?(?=\S)"
@@ -28,7 +31,7 @@ _HEADING = Pattern(r"#{1,6}[ \t]+(?=\S)")
 _LABEL = Pattern(r"([^\n:：=|{}\[\]<>]{1,64}?)[ \t]*(?:[:：](?!//)|=(?!=))")
 _RULE = Pattern(r"[-*_]{3,}")
 _MARKS = "*_`\"' \t"
-SENTENCE_END = Pattern(r"[.!?:;,…]\Z")
+_SENTENCE_END = Pattern(r"[.!?:;,…]\Z")
 _REFUSAL = Pattern(r"\b(?:sorry|cannot|can['’]t|unable|won['’]t|apologi[sz]e)\b", "i")
 _ALMOST_ITEM = Pattern(r"[-*+•–—·][^\W\d]|\d{1,3}[.)][^\W\d]")
 _CODE = Pattern(r"[=;(){}\[\]]|->")
@@ -114,7 +117,7 @@ def _label_of(text: str, names: Iterable[str]) -> tuple[bool, _Label | None]:
     """Whether a line has the form of a label, and the property that it names."""
     names = list(names)
     heading = _HEADING.match(text)
-    item = ITEM_MARK.match(text)
+    item = _ITEM_MARK.match(text)
     mark = heading or item
     if mark:
         bare = text[mark.end() :]
@@ -153,11 +156,11 @@ def _label_of(text: str, names: Iterable[str]) -> tuple[bool, _Label | None]:
 
 def _offset(line: Line) -> int:
     """The column of a line's text behind the mark of an item."""
-    item = ITEM_MARK.match(line.text)
+    item = _ITEM_MARK.match(line.text)
     return line.indent + (item.end() if item is not None else 0)
 
 
-def members(lines: Lines, names: Iterable[str]) -> list[tuple[str, Any]]:
+def _members(lines: Lines, names: Iterable[str]) -> list[tuple[str, Any]]:
     """The labelled members of lines, in order, each with a text, Lines, or None where nothing is
     written.
     """
@@ -176,11 +179,11 @@ def members(lines: Lines, names: Iterable[str]) -> list[tuple[str, Any]]:
         same = line.indent == head.indent or _offset(line) == column
         if label is not None and same and label.is_heading >= has_headings and index >= first:
             starts.append(index)
-            is_open = not label.rest and ITEM_MARK.match(head.text) is None
+            is_open = not label.rest and _ITEM_MARK.match(head.text) is None
         elif (
             is_label
             and same
-            and not (is_open and ITEM_MARK.match(line.text))
+            and not (is_open and _ITEM_MARK.match(line.text))
             and not (has_headings and index > first)
         ):
             ends_with_value = line.text.rstrip(_MARKS)[-1:] not in (":", "：")
@@ -221,13 +224,13 @@ def _body(label: _Label, body: tuple[Line, ...], indent: int, is_last: bool) -> 
             return Lines(body)
         return None
     split = next((index for index, line in enumerate(body) if line.after_blank), len(body))
-    if any(line.indent <= indent or ITEM_MARK.match(line.text) for line in body[:split]):
+    if any(line.indent <= indent or _ITEM_MARK.match(line.text) for line in body[:split]):
         raise NoReading
     if split < len(body) and not (is_last and _is_prose(body[split:])):
         raise NoReading
     if (
         split < len(body)
-        and SENTENCE_END.search(label.rest)
+        and _SENTENCE_END.search(label.rest)
         and not _CLOSING.search(body[split].text)
     ):
         raise NoReading  # it may be the second paragraph of the value
@@ -239,18 +242,18 @@ def _is_prose(lines: tuple[Line, ...]) -> bool:
     return (
         not any(line.after_blank for line in lines[1:])
         and sum(len(line.text) for line in lines) <= _MAX_PROSE
-        and not any(ITEM_MARK.match(line.text) or line.text.startswith("|") for line in lines)
+        and not any(_ITEM_MARK.match(line.text) or line.text.startswith("|") for line in lines)
     )
 
 
-def items(lines: Lines, *, is_free: bool = False, is_whole: bool = False) -> list[Any]:
+def _items(lines: Lines, *, is_free: bool = False, is_whole: bool = False) -> list[Any]:
     """The items of a list in lines, each a text or Lines; without marks, each line of a list of
     short lines.
 
     With `is_free` an item may be any text, so lines without marks must not look like prose; with
     `is_whole` they are the whole answer, and two lines are too few to be a list.
     """
-    marks = [ITEM_MARK.match(line.text) for line in lines.lines]
+    marks = [_ITEM_MARK.match(line.text) for line in lines.lines]
     first = next((index for index, mark in enumerate(marks) if mark is not None), None)
     if first is None:
         return _plain_items(lines, is_free=is_free, is_whole=is_whole)
@@ -307,18 +310,18 @@ def _plain_items(lines: Lines, *, is_free: bool, is_whole: bool) -> list[str]:
         raise NoReading
     plain = [text for text in texts if len(text) < 2 or text[0] != text[-1] or text[0] not in "\"'"]
     for text in plain:
-        if text.startswith(_NO_LINE) or SENTENCE_END.search(text) or len(text) > _MAX_LABEL:
+        if text.startswith(_NO_LINE) or _SENTENCE_END.search(text) or len(text) > _MAX_LABEL:
             raise NoReading
     if (
         is_free
         and plain
-        and (is_like_prose(plain) or (is_whole and not is_titled and len(texts) < 3))
+        and (_is_like_prose(plain) or (is_whole and not is_titled and len(texts) < 3))
     ):
         raise NoReading
     return texts
 
 
-def is_like_prose(texts: list[str]) -> bool:
+def _is_like_prose(texts: list[str]) -> bool:
     """Whether lines may be sentences, a letter or code: long, with words of sentences, or lower
     case after upper.
     """
@@ -330,7 +333,7 @@ def is_like_prose(texts: list[str]) -> bool:
     )
 
 
-def rows(lines: Lines, names: Iterable[str]) -> list[Any]:
+def _rows(lines: Lines, names: Iterable[str]) -> list[Any]:
     """The rows in lines: groups of labels that begin with the same label, else the items of a
     list.
     """
@@ -338,7 +341,7 @@ def rows(lines: Lines, names: Iterable[str]) -> list[Any]:
     labels = [_label_of(line.text, names)[1] for line in lines.lines]
     first = next((index for index, label in enumerate(labels) if label is not None), None)
     if first is None:
-        return items(lines)
+        return _items(lines)
     head = lines.lines[first]
     name = cast(_Label, labels[first]).name
     starts = [
@@ -347,6 +350,188 @@ def rows(lines: Lines, names: Iterable[str]) -> list[Any]:
         if label is not None and label.name == name and line.indent == head.indent
     ]
     if len(starts) < 2:
-        return items(lines)
+        return _items(lines)
     ends = [*starts[1:], len(labels)]
     return [Lines(lines.lines[start:end]) for start, end in zip(starts, ends, strict=True)]
+
+
+_MAX_DEPTH = 12
+# Of free texts in one line only a list of short ones is not prose.
+_MIN_FREE = 3
+_MAX_FREE_WORDS = 2
+_BETWEEN_LABELS = Pattern(r"[,;|][ \t]+")
+_WRAPS = ("**", "__", "`", "*", "_")
+_NULLS = ("null", "none", "~")
+_NUMBER = Pattern(r"-?\d{1,18}(?:\.\d{1,18})?")
+_OBJECT = frozenset({"object"})
+_ARRAY = frozenset({"array"})
+
+
+class Shaper:
+    """Gives written values (texts, Lines, lists, and dicts with labels as keys) the shape of a
+    schema.
+
+    Texts stay texts: `conform` reads them as the scalars that the schema asks for.
+    """
+
+    def __init__(self, guide: Guide) -> None:
+        self._guide = guide
+
+    def shape(self, written: Any, node: Any, depth: int = 0) -> Any:
+        """The value; None where nothing is written. Raises: NoReading."""
+        types = self._guide.types(node)
+        if types is None or depth > _MAX_DEPTH:
+            raise NoReading
+        if written is None or (
+            isinstance(written, str) and written.strip() in ("", *_NULLS) and "null" in types
+        ):
+            return None
+        kinds = types - {"null"}
+        if kinds == _OBJECT:
+            return self._object(written, node, depth=depth)
+        if kinds == _ARRAY:
+            return self._array(written, node, depth=depth)
+        if kinds & (_OBJECT | _ARRAY):
+            raise NoReading
+        return _scalar(written, types)
+
+    def _object(self, written: Any, node: Any, depth: int) -> Any:
+        if isinstance(written, str):
+            if written[:1] == "{":
+                return written
+            written = Lines.of(_BETWEEN_LABELS.sub("\n", written))
+        elif isinstance(written, Lines) and len(written.lines) == 1:
+            written = Lines.of(_BETWEEN_LABELS.sub("\n", written.lines[0].text))
+        names = list(self._all_properties(node))
+        if isinstance(written, Lines):
+            pairs = _members(written, names)
+        elif isinstance(written, dict):
+            known = cast(dict[str, Any], written)
+            pairs = [
+                (find_word(label.lstrip("@"), names) or "", value) for label, value in known.items()
+            ]
+        else:
+            raise NoReading
+        labels = [name for name, _ in pairs]
+        if not pairs or "" in labels or len(set(labels)) < len(labels):
+            raise NoReading
+        texts = {name: value for name, value in pairs if isinstance(value, str)}
+        properties = self._guide.properties(node, texts)
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            if name not in properties:
+                raise NoReading
+            shaped = self.shape(value, properties[name], depth=depth + 1)
+            if shaped is not None or "null" in (self._guide.types(properties[name]) or ()):
+                found[name] = shaped
+        return found
+
+    def _all_properties(self, node: Any) -> dict[str, Any]:
+        """The properties of an object node, with those of all its alternatives."""
+        found = dict(self._guide.properties(node))
+        for part in self._guide.parts(node, "object"):
+            for keyword in ("anyOf", "oneOf"):
+                for branch in cast(list[Any], part.get(keyword) or []):
+                    found |= self._guide.properties(branch)
+        return found
+
+    def _array(self, written: Any, node: Any, depth: int) -> Any:
+        child = self._guide.items(node)
+        kinds = (self._guide.types(child) or frozenset[str]()) - {"null"}
+        if not kinds:
+            raise NoReading
+        while isinstance(written, dict) and len(cast(dict[str, Any], written)) == 1:
+            written = next(iter(cast(dict[str, Any], written).values()))
+        if isinstance(written, str):
+            if written[:1] == "[":
+                return written
+            written = _comma_items(written)
+        elif isinstance(written, Lines) and kinds == _OBJECT:
+            written = _rows(written, self._all_properties(child))
+        elif (
+            isinstance(written, Lines)
+            and len(written.lines) == 1
+            and not _ITEM_MARK.match(written.lines[0].text)
+        ):
+            written = _one_line(
+                written.lines[0].text, is_free="string" in kinds and not self._guide.words(child)
+            )
+        elif isinstance(written, Lines):
+            is_free = "string" in kinds and not self._guide.words(child)
+            written = _items(written, is_free=is_free, is_whole=depth == 0)
+            if kinds != _ARRAY and any(isinstance(item, Lines) for item in written):
+                raise NoReading
+        if not isinstance(written, list):
+            raise NoReading
+        found = [self.shape(item, child, depth=depth + 1) for item in cast(list[Any], written)]
+        if not found or None in found:
+            raise NoReading
+        return found
+
+
+def _one_line(text: str, *, is_free: bool) -> Any:
+    """The items of one line: strings in quotes, or scalars that the schema checks. Free text may be
+    prose.
+    """
+    if text[0] == '"':
+        try:
+            return read_as_meant(f"[{text}]")
+        except (ValueError, RecursionError):
+            raise NoReading from None
+    parts = _comma_items(text)
+    if is_free and (
+        len(parts) < _MIN_FREE
+        or _is_like_prose(parts)
+        or any(len(part.split()) > _MAX_FREE_WORDS for part in parts)
+    ):
+        raise NoReading
+    return parts
+
+
+def _comma_items(text: str) -> list[str]:
+    """The items of `sea, photo`: short, and without a word that joins the last two."""
+    parts = [part.strip() for part in re.split(r"[,;][ \t]+|[،、，；]\s*", text)]
+    if len(parts) < 2 or any(
+        not part or len(part.split()) > 5 or _SENTENCE_END.search(part) for part in parts
+    ):
+        raise NoReading
+    if re.search(r"\b(?:and|or|und|oder|et|ou|y|o)\b", parts[-1]):
+        raise NoReading
+    return parts
+
+
+def _scalar(written: Any, types: frozenset[str]) -> Any:
+    if isinstance(written, Lines):
+        if "string" not in types and len(written.lines) > 1:
+            raise NoReading
+        written = written.text()
+    if isinstance(written, dict | list):
+        raise NoReading
+    if not isinstance(written, str):
+        return written
+    text = written.strip()
+    if text[:1] == '"':
+        try:
+            return read_as_meant(text)
+        except (ValueError, RecursionError):
+            raise NoReading from None
+    if len(text) > 1 and text[0] == text[-1] == "'" and "'" not in text[1:-1]:
+        return text[1:-1]
+    if text[:1] in ("{", "["):
+        raise NoReading
+    for mark in _WRAPS:
+        if (
+            len(text) > 2 * len(mark)
+            and text.startswith(mark)
+            and text.endswith(mark)
+            and text.count(mark) == 2
+        ):
+            text = text[len(mark) : -len(mark)].strip()
+    if "string" in types:
+        if types & {"number", "integer"} and _NUMBER.fullmatch(text):
+            if not re.match(r"-?0\d", text):
+                return read_as_meant(text)
+            return text
+        if "boolean" in types and text.lower() in ("true", "false"):
+            return text.lower() == "true"
+    return text

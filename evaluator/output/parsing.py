@@ -2,57 +2,28 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal, cast
 
 from evaluator.errors import UsageError
 from evaluator.errors.messages import type_of
-from evaluator.output.choose import CheckedValue, choose, conform, read_inner
-from evaluator.output.escapes import double_unmeant
-from evaluator.output.extract import (
-    Extract,
-    extract,
-    fences,
-    is_reasoning,
-    unfence,
-    without_thinking,
-)
-from evaluator.output.forms import read_forms
-from evaluator.output.lookahead import OPENING
-from evaluator.output.reader import BlockReader
-from evaluator.output.result import MESSAGES, OutputError, ParsedOutput
-from evaluator.output.rewrites import rewrite
-from evaluator.output.scalars import (
-    find_answer,
-    find_boolean,
-    find_labelled_number,
-    find_marked_number,
-    find_number,
-    has_multiplier,
-    is_null,
-    read_as,
-    read_quantity,
-)
-from evaluator.output.schema import Schema, UnusableSchema, compile_schema
+from evaluator.lazy_dataclass import dataclass
+from evaluator.output.extract import Block, Extract, extract, rewrite, unfence
+from evaluator.output.forms import read_forms, read_scalar, read_xml
+from evaluator.output.reader import read_block
+from evaluator.output.result import MESSAGES, NotChecked, OutputError, ParsedOutput
+from evaluator.output.schema import CheckedValue, Schema, UnusableSchema, compile_schema, conform
 from evaluator.output.strict import (
     NotPlain,
     StrictScanner,
-    Unreadable,
+    double_unmeant,
     read_as_meant,
     read_strict,
     work_for,
 )
-from evaluator.output.words import (
-    find_first_line,
-    find_first_word,
-    find_labelled,
-    find_only_word,
-    find_word,
-    is_taken_back,
-)
+from evaluator.output.tokens import LITERALS, OPENING
 from evaluator.patterns import Pattern
 
 _FENCE_OPEN = Pattern(r"```[ \t]*+[\w+#.-]{0,20}+[ \t]*+\n")
@@ -72,20 +43,14 @@ _TEXT_REPAIRS = frozenset(
         "control",
     }
 )
-_TAG = Pattern(r"<[^\W\d]")
-_ELEMENT = Pattern(r"\s*(?:<[?!][^>]*>\s*)*<[^\W\d][^>]*>[\s\S]*>\s*")
-_SCALARS = frozenset({"number", "integer", "boolean"})
-_WORDS: dict[str, tuple[Any, str]] = {
-    "True": (True, "literal"),
-    "False": (False, "literal"),
-    "None": (None, "literal"),
-    "NaN": (None, "nan"),
-    "Infinity": (None, "nan"),
-    "-Infinity": (None, "nan"),
-}
-_MAX_DOCUMENTS = 8
-# Of a longer text only the end is looked at for a labelled answer, and no other number is read.
-_MAX_PROSE = 100_000
+_WORDS = frozenset({"True", "False", "None", "NaN", "Infinity", "-Infinity"})
+_SCALARS = frozenset({"number", "integer", "boolean", "string"})
+_CONTAINERS = frozenset({"object", "array"})
+_JSON_TYPES = {dict: "object", list: "array"}
+# At most so many blocks are checked, and so many places inside a value.
+_MAX_CHECKED = 64
+_MAX_PLACES = 32
+_MAX_DEPTH = 5
 _MISSING = object()
 
 
@@ -125,69 +90,46 @@ def parse_output(
     """
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"text is {type_of(text)}, expected a string")
-    parsed = _parse(text, type, schema=schema, strict=strict)
+    try:
+        if type == "json":
+            parsed = _parse_json(text, compile_schema(schema), is_strict=strict)
+        elif type == "xml":
+            parsed = read_xml(text, compile_schema(schema))
+        elif type == "text":
+            ignored = schema is not None and schema not in ("string", "any", "text", "", str)
+            warnings = ("a schema has no effect where the type is text",) if ignored else ()
+            parsed = ParsedOutput(text, warnings, error=None, text=text)
+        else:
+            message = f"the output type {type!r} is unknown: use text, json or xml"
+            raise UnusableSchema(message)
+    except UnusableSchema as error:
+        parsed = ParsedOutput(None, (), error=OutputError("bad_schema", str(error)), text=text)
     if strict and parsed.warnings and parsed.error is None:
         message = f"strict parsing refuses repairs: {'; '.join(parsed.warnings)}"
         return replace(parsed, value=None, error=OutputError("repaired", message))
     return parsed
 
 
-def _parse(text: str, type: str, schema: Any, *, strict: bool) -> ParsedOutput:
-    if type == "json" or type == "xml":
-        try:
-            compiled = compile_schema(schema)
-        except UnusableSchema as error:
-            return ParsedOutput(None, (), error=OutputError("bad_schema", str(error)), text=text)
-        if type == "xml":
-            return _read_xml(text, compiled)
-        warnings: list[str] = []
-        try:
-            value = read_strict(text)
-            if strict:
-                literal = text
-            else:
-                literal = double_unmeant(text)
-            if literal != text:
-                value = read_strict(literal)
-                warnings.append(MESSAGES["literal_escape"])
-        except (ValueError, RecursionError):
-            return _read_lenient(text, compiled)
-        if compiled is None or (compiled.build is None and compiled.check(value) is None):
-            return ParsedOutput(value, tuple(warnings), error=None, text=text)
-        return _finish(_conform_or_inner(value, compiled), warnings, text=text)
-    if type != "text":
-        return ParsedOutput(
-            None,
-            (),
-            error=OutputError(
-                "bad_schema", f"the output type {type!r} is unknown: use text, json or xml"
-            ),
-            text=text,
-        )
-    ignored = schema is not None and schema not in ("string", "any", "text", "", str)
-    return ParsedOutput(
-        text,
-        ("a schema has no effect where the type is text",) if ignored else (),
-        error=None,
-        text=text,
-    )
+def _parse_json(text: str, schema: Schema | None, *, is_strict: bool) -> ParsedOutput:
+    try:
+        value = read_strict(text)
+        literal = text if is_strict else double_unmeant(text)
+        if literal != text:
+            value = read_strict(literal)
+    except (ValueError, RecursionError):
+        return _read_lenient(text, schema)
+    warnings = () if literal == text else (MESSAGES["literal_escape"],)
+    if schema is None or (schema.build is None and schema.fits(value)):
+        return ParsedOutput(value, warnings, error=None, text=text)
+    return _conform_whole(value, schema).output(warnings, text)
 
 
-def _conform_or_inner(value: Any, schema: Schema | None) -> CheckedValue:
+def _conform_whole(value: Any, schema: Schema | None) -> CheckedValue:
     """The value by its schema; if it does not fit, the only value inside it that does."""
     conformed = conform(value, schema)
     if conformed.error is None:
         return conformed
-    return read_inner([value], schema) or conformed
-
-
-def _finish(conformed: CheckedValue, warnings: list[str], text: str) -> ParsedOutput:
-    if conformed.error is not None:
-        value = None
-    else:
-        value = conformed.value
-    every = tuple(dict.fromkeys((*warnings, *conformed.warnings)))
-    return ParsedOutput(value, every, error=conformed.error, text=text)
+    return _read_inner([value], schema) or conformed
 
 
 def _read_lenient(text: str, schema: Schema | None) -> ParsedOutput:
@@ -204,46 +146,43 @@ def _read_lenient(text: str, schema: Schema | None) -> ParsedOutput:
         warnings.append(MESSAGES["skipped"])
     inner, fenced = unfence(found.answer.strip())
     inner = inner.strip()
-    whole, repair = _read_whole(inner)
-    repairs: Collection[str]
-    if repair:
-        repairs = (repair,)
-    else:
-        repairs = ()
+    whole, repairs = _read_whole(inner)
     if whole is _MISSING:
         whole, repairs = _read_repaired(inner, schema)
     if whole is not _MISSING:
         warnings += [MESSAGES["fence"]] if fenced else []
         warnings += [MESSAGES[kind] for kind in repairs]
-        return _finish(_conform_or_inner(whole, schema), warnings, text=text)
+        return _conform_whole(whole, schema).output(warnings, text)
     if schema is not None:
-        scalar = _read_scalar(inner, found, schema=schema)
-        if scalar is not None:
-            if fenced:
-                warnings.append(MESSAGES["fence"])
-            return _finish(scalar, warnings, text=text)
+        is_prose = not found.blocks and not found.too_deep
+        if inner and schema.types is not None and not schema.types.isdisjoint(_SCALARS):
+            scalar = read_scalar(inner, schema, schema.types, is_prose=is_prose)
+            if scalar is not None:
+                if fenced:
+                    warnings.append(MESSAGES["fence"])
+                return scalar.output(warnings, text)
         values = _read_values(inner, schema)
         if values is not None:
-            return _finish(conform(values, schema, MESSAGES["lines"]), warnings, text=text)
+            return conform(values, schema, MESSAGES["lines"]).output(warnings, text)
     return _read_blocks(found, schema, warnings=warnings, text=text, body=body)
 
 
-def _read_whole(inner: str) -> tuple[Any, str]:
+def _read_whole(inner: str) -> tuple[Any, Collection[str]]:
     """The value of an answer that is one scalar, and the repair that was needed."""
     if inner[:1] in ("{", "["):
-        return _MISSING, ""
+        return _MISSING, ()
     if inner in _WORDS:
-        return _WORDS[inner]
+        value, repair = LITERALS[inner.lower()]
+        return value, (repair,)
     try:
-        return read_as_meant(inner), ""
+        return read_as_meant(inner), ()
     except NotPlain:
         if inner.lstrip("-")[:1].isdigit():
-            return (inner, "huge_number")
-        return (_MISSING, "")
+            return inner, ("huge_number",)
     except (ValueError, RecursionError):
         if inner.isdigit() and inner.isascii():
-            return inner, "unquoted_text" if inner[0] == "0" else "huge_number"
-        return _MISSING, ""
+            return inner, ("unquoted_text" if inner[0] == "0" else "huge_number",)
+    return _MISSING, ()
 
 
 def _read_repaired(inner: str, schema: Schema | None) -> tuple[Any, Collection[str]]:
@@ -262,109 +201,17 @@ def _read_repaired(inner: str, schema: Schema | None) -> tuple[Any, Collection[s
         allowed = _TOKEN_REPAIRS
     else:
         return _MISSING, ()
-    reader = BlockReader(text := f"[{inner}]", 0, strict=StrictScanner(text, work_for(text)))
-    try:
-        reader.read()
-    except Unreadable:
-        return _MISSING, ()
-    is_whole = reader.end == len(text) and len(reader.value) == 1 and not reader.bare
-    if is_whole and reader.repairs.keys() <= allowed:
-        return (reader.value[0], reader.repairs)
-    return (_MISSING, ())
-
-
-def _read_scalar(inner: str, found: Extract, schema: Schema) -> CheckedValue | None:
-    """A scalar of the schema's type, from a text that is not JSON; None if there is none."""
-    types = schema.types
-    if types is None or not inner:
-        return None
-    wanted = types & _SCALARS
-    if wanted and "null" in types and "string" not in types and is_null(inner):
-        return conform(None, schema, "the text was read as null")
-    if wanted:
-        value, how = _find_scalar(inner, wanted, prose=not found.blocks and not found.too_deep)
-        if how:
-            return conform(value, schema, how)
-    if "string" in types and not (types - {"string", "null"} - wanted):
-        return _read_text(inner, schema)
-    return None
-
-
-def _find_scalar(inner: str, wanted: frozenset[str], prose: bool) -> tuple[Any, str]:
-    numeric = bool(wanted & {"number", "integer"})
-    kinds = wanted | {"number"} if numeric else wanted
-    kind = " or ".join(sorted(wanted))
-    value = read_as(inner, kinds)
-    if value is not None:
-        return value, f"the text was read as a {kind}"
-    answer = find_answer(inner[-_MAX_PROSE:])
-    if answer is not None:
-        written, where = answer
-        value = read_as(written, kinds)
-        if value is None and "boolean" in wanted:
-            value = find_boolean(written)
-        if value is None and numeric:
-            value = find_labelled_number(written)
-        if value is not None:
-            return value, f"the {kind} was read from the text at {where}"
-    prose = prose and len(inner) <= _MAX_PROSE
-    if prose and "boolean" in wanted and (value := find_boolean(inner)) is not None:
-        return value, "the boolean was read from the first word of the text"
-    if prose and numeric and has_multiplier(inner) and (value := read_quantity(inner)) is not None:
-        return value, MESSAGES["multiplier"]
-    if prose and numeric and (value := find_number(inner)) is not None:
-        return value, f"the {kind} was read from the only number in the text"
-    if prose and numeric and (value := find_marked_number(inner)) is not None:
-        return value, f"the {kind} was read from the only number in bold in the text"
-    return None, ""
-
-
-def _read_text(inner: str, schema: Schema) -> CheckedValue:
-    """A string from a text that is not JSON: the whole text, or the enumerated word that it gives
-    as its answer.
-    """
-    if schema.guide is not None:
-        values = schema.guide.words(schema.guide.root)
-    else:
-        values = []
-    whole = CheckedValue(inner, (), error=schema.check(inner))
-    if whole.error is None:
-        return conform(inner, schema, "the text is not JSON and was taken unchanged as the string")
-    answer = find_answer(inner[-_MAX_PROSE:])
-    if answer is not None and (
-        not answer[0] or is_taken_back(answer[0], inner.rpartition(answer[0])[2], values=values)
+    text = f"[{inner}]"
+    reader = read_block(StrictScanner(text, work_for(text)))
+    if (
+        reader is not None
+        and reader.end == len(text)
+        and len(reader.value) == 1
+        and not reader.bare
+        and reader.repairs.keys() <= allowed
     ):
-        answer = None
-    for written, where in (
-        (inner, "its words"),
-        answer or ("", ""),
-        (find_labelled(inner, values), "a label"),
-    ):
-        if values:
-            value = find_word(written, values)
-        else:
-            value = written.strip(" \t\r\n\"'`*_.")
-        if value:
-            found = conform(value, schema, f"the string was read from the text at {where}")
-            if found.error is None:
-                return found
-    if answer is not None:
-        value = find_first_word(answer[0], values)
-    else:
-        value = None
-    if value is not None:
-        return conform(
-            value, schema, "the string was read from the beginning of the labelled answer"
-        )
-    value = find_first_line(inner, values)
-    if value is not None:
-        return conform(value, schema, "the string was read from the first line of the text")
-    value = find_only_word(inner, values)
-    if value is not None:
-        return conform(
-            value, schema, "the string was read from the only one of the allowed words in the text"
-        )
-    return CheckedValue(None, (), error=whole.error)
+        return reader.value[0], reader.repairs
+    return _MISSING, ()
 
 
 def _read_blocks(
@@ -373,26 +220,21 @@ def _read_blocks(
     lines = _read_lines(found, schema, body=body)
     if lines is not None:
         kinds = dict.fromkeys(kind for block in found.blocks for kind in block.repairs)
-        return _finish(
-            conform(lines, schema, *(MESSAGES[kind] for kind in (*kinds, "lines"))),
-            warnings,
-            text=text,
-        )
-    choice = choose(found.blocks, schema)
+        changes = (MESSAGES[kind] for kind in (*kinds, "lines"))
+        return conform(lines, schema, *changes).output(warnings, text)
+    choice = _choose(found.blocks, schema)
     if choice is None or choice.conformed.error is not None or choice.block.weak:
         other = read_forms(found, schema)
         if other is not None:
-            return _finish(other, warnings, text=text)
+            return other.output(warnings, text)
     if choice is None:
         return _no_json(found, schema, warnings=warnings, text=text, body=body)
     block = choice.block
     if choice.conformed.error is not None:
-        inner = read_inner(
+        inner = _read_inner(
             [one.value for one in found.blocks if not one.cut or len(one.value) == 1], schema
         )
-        if inner is None:
-            choice = choice
-        else:
+        if inner is not None:
             choice = replace(choice, conformed=inner)
     if found.fenced:
         warnings.append(MESSAGES["fence"])
@@ -404,7 +246,7 @@ def _read_blocks(
     elif len(found.blocks) > 1:
         warnings.append(f"of {len(found.blocks)} JSON blocks the one that fits best was taken")
     warnings += [MESSAGES[kind] for kind in block.repairs]
-    return _finish(choice.conformed, warnings, text=text)
+    return choice.conformed.output(warnings, text)
 
 
 def _read_lines(found: Extract, schema: Schema | None, body: str) -> list[Any] | None:
@@ -490,71 +332,166 @@ def _no_json(
     )
 
 
-def _read_xml(text: str, schema: Schema | None) -> ParsedOutput:
-    answer, repair = without_thinking(text)
-    warnings = [MESSAGES[repair]] if repair else []
-    if "&lt;" in answer and _TAG.search(answer) is None:
-        answer = html.unescape(answer)
-        warnings.append(MESSAGES["entities"])
-    documents = _xml_fences(answer)[-_MAX_DOCUMENTS:]
-    if not documents:
-        return _read_document(answer, schema, warnings=warnings, text=text)
-    if len(documents) == 1:
-        return _read_document(
-            documents[0], schema, warnings=[*warnings, MESSAGES["fence"]], text=text
-        )
-    parsed = [_read_document(document, schema, warnings=[], text=text) for document in documents]
-    fitting = [one for one in parsed if one.error is None] or parsed
-    many = f"{len(fitting)} blocks of XML fit equally well: the last one was taken"
-    few = f"of {len(parsed)} blocks of XML the one that fits best was taken"
-    chosen = many if len(fitting) > 1 else few
-    return replace(
-        fitting[-1], warnings=(*warnings, MESSAGES["fence"], chosen, *fitting[-1].warnings)
-    )
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The chosen block and how it fits; `rivals` is the number of others that fit equally well."""
+
+    block: Block
+    conformed: CheckedValue
+    rivals: int
 
 
-def _xml_fences(answer: str) -> list[str]:
-    """The contents of the code fences that are XML documents; none if an element stands before the
-    first fence.
+def _choose(blocks: list[Block], schema: Schema | None) -> _Choice | None:
+    """The block that is the answer; None if there is no block.
+
+    Blocks that could be part of the prose count only if no other fits. Of those that fit equally
+    well the last one is taken. If none fits, the choice has the error of the last one of the right
+    type.
     """
-    found = fences(answer)
-    if not found or _TAG.search(answer, 0, found[0].start) is not None:
-        return []
-    return [
-        fence.content
-        for fence in found
-        if _ELEMENT.fullmatch(fence.content) is not None and fence.is_closed
-    ]
-
-
-def _read_document(
-    answer: str, schema: Schema | None, warnings: list[str], text: str
-) -> ParsedOutput:
-    from evaluator.xml.lenient import read_elements
-
-    read = read_elements(answer)
-    warnings += read.warnings
-    if read.error is not None:
-        if schema is not None:
-            return ParsedOutput(
-                None,
-                tuple(warnings),
-                error=OutputError(
-                    "xml", read.error, path="$", expected=schema.label, actual="text"
-                ),
-                text=text,
-            )
-        return ParsedOutput(
-            text,
-            (*warnings, f"{read.error}: the text was kept as one string"),
-            error=None,
-            text=text,
+    if not blocks:
+        return None
+    strong = [block for block in blocks if not block.weak]
+    weak = [block for block in blocks if block.weak]
+    if schema is None:
+        pool = strong or weak
+        last = _only_fenced(pool) or pool[-1]
+        return _Choice(
+            last,
+            CheckedValue(last.value, (), error=None),
+            rivals=len(pool) - 1 if last is pool[-1] else 0,
         )
-    value = read.value
-    if isinstance(value, dict) and len(value) > 1:
-        roots = cast(dict[str, Any], value)
-        kept = {name: item for name, item in roots.items() if not is_reasoning(name)}
-        if kept and len(kept) < len(roots):
-            value = kept
-            warnings.append(MESSAGES["reasoning"])
-    return _finish(conform(value, schema), warnings, text=text)
+    wanted = schema.types
+    for pool in (strong, weak):
+        typed = _of_types(pool, wanted)
+        chosen = _fitting(typed[-_MAX_CHECKED:], schema)
+        if chosen is not None:
+            return chosen
+    last = (_of_types(strong or weak, wanted) or strong or weak)[-1]
+    return _Choice(last, conform(last.value, schema), rivals=0)
+
+
+def _of_types(blocks: list[Block], wanted: frozenset[str] | None) -> list[Block]:
+    if wanted is None:
+        return blocks
+    return [block for block in blocks if _JSON_TYPES[block.value.__class__] in wanted]
+
+
+def _fitting(pool: list[Block], schema: Schema) -> _Choice | None:
+    fitting: list[tuple[Block, CheckedValue]] = []
+    for block in reversed(pool):
+        conformed = conform(block.value, schema)
+        if isinstance(conformed.error, NotChecked):
+            break  # the other blocks would take as long
+        if conformed.error is not None and block.cut:
+            conformed = _without_cut_item(block.value, schema) or conformed
+        if conformed.error is None:
+            fitting.append((block, conformed))
+        elif block.others and (other := _other_reading(block, schema)) is not None:
+            fitting.append(other)
+    if not fitting:
+        return None
+    fenced = _only_fenced([block for block, _ in fitting])
+    if fenced is not None:
+        return _Choice(
+            fenced, next(conformed for block, conformed in fitting if block is fenced), rivals=0
+        )
+    return _Choice(*fitting[0], len(fitting) - 1)
+
+
+def _without_cut_item(value: Any, schema: Schema) -> CheckedValue | None:
+    """The value of a block that is cut off, without the incomplete last item of one of its arrays;
+    None if it does not fit either.
+    """
+    arrays: list[list[Any]] = []
+    last = value
+    while last and isinstance(last, dict | list):
+        if isinstance(last, list):
+            arrays.append(cast("list[Any]", last))
+            last = arrays[-1][-1]
+        else:
+            last = next(reversed(cast("dict[str, Any]", last).values()))
+    for array in reversed(arrays):
+        item = array.pop()
+        conformed = conform(value, schema, MESSAGES["cut_item"])
+        if conformed.error is None and array:
+            return conformed
+        array.append(item)
+    return None
+
+
+def _other_reading(block: Block, schema: Schema) -> tuple[Block, CheckedValue] | None:
+    """The only reading of a block with one bracket elsewhere that fits the schema; None if there
+    are more, or none.
+    """
+    found: list[tuple[Block, CheckedValue]] = []
+    for other in block.others:
+        try:
+            value = read_as_meant(other.text)
+        except (ValueError, RecursionError):
+            continue
+        conformed = conform(value, schema)
+        if isinstance(conformed.error, NotChecked):
+            return None
+        if conformed.error is None and all(conformed.value != known.value for _, known in found):
+            found.append(
+                (
+                    replace(block, value=value, end=other.end, repairs=(other.kind,), cut=False),
+                    conformed,
+                )
+            )
+    if len(found) == 1:
+        return found[0]
+    return None
+
+
+def _only_fenced(blocks: list[Block]) -> Block | None:
+    """The block in a code fence, if there is exactly one among several."""
+    fenced = [block for block in blocks if block.fenced]
+    if len(fenced) == 1:
+        return fenced[0]
+    return None
+
+
+def _read_inner(values: list[Any], schema: Schema | None) -> CheckedValue | None:
+    """The only object or array inside `values` that fits the schema wholly; None if there is none,
+    or several.
+
+    Declared properties are not searched: an object that has them is the value itself, with a
+    mistake. Nor are arrays with several items: one item cannot stand for all.
+    """
+    if schema is None or schema.guide is None:
+        return None
+    wanted = (schema.types or frozenset[str]()) - {"null"}
+    if not wanted or wanted - _CONTAINERS:
+        return None
+    declared = schema.guide.properties(schema.guide.root).keys()
+    fitting: list[CheckedValue] = []
+    waiting = [(child, 1, len(value)) for value in values for child in _children(value, declared)]
+    for count, (value, depth, siblings) in enumerate(waiting):
+        if count >= _MAX_PLACES:
+            return None
+        if _JSON_TYPES.get(value.__class__) in wanted or (
+            isinstance(value, str) and value.lstrip()[:1] in ("{", "[")
+        ):
+            conformed = conform(value, schema, MESSAGES["inner"])
+            if isinstance(conformed.error, NotChecked):
+                return None
+            if conformed.error is None and not value and siblings > 1:
+                return None  # {"error": "not found", "items": []} may be no answer
+            if conformed.error is None:
+                fitting.append(conformed)
+                continue
+        if depth < _MAX_DEPTH:
+            waiting += [(child, depth + 1, len(value)) for child in _children(value, declared)]
+    if len(fitting) == 1:
+        return fitting[0]
+    return None
+
+
+def _children(value: Any, declared: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        for key, child in cast(dict[str, Any], value).items():
+            if key not in declared and isinstance(child, dict | list | str):
+                yield child
+    elif isinstance(value, list) and len(cast(list[Any], value)) == 1:
+        yield value[0]

@@ -7,30 +7,70 @@ quoted texts or containers, a block is taken for JSON and read to its end.
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from evaluator.output import tokens
-from evaluator.output.builder import ValueBuilder, skip_balanced
-from evaluator.output.escapes import decode
-from evaluator.output.lookahead import CLOSERS, OPENING, PUNCTUATION, Lookahead, ends_block
 from evaluator.output.scalars import read_number
-from evaluator.output.strict import StrictScanner, Unreadable
-from evaluator.output.strings import ReadString
+from evaluator.output.strict import MAX_DEPTH, StrictScanner, Unreadable, decode
+from evaluator.output.strings import CLOSERS, Lookahead, ReadString, ends_block
+from evaluator.output.tokens import OPENING, PUNCTUATION
 
 _QUOTES = frozenset(OPENING)
+_MAX_DIGITS = 4000
 
 
-class BlockReader(ValueBuilder):
-    """Reads the block that begins at `start`. `read` sets `value`, `end`, `repairs`, `cut`,
-    `evidence`, `bare`.
+def read_block(strict: StrictScanner) -> BlockReader | None:
+    """The reader of the block with which a text begins; None if it is not one."""
+    reader = BlockReader(strict, 0)
+    try:
+        reader.read()
+    except Unreadable:
+        return None
+    return reader
+
+
+class BlockReader:
+    """Reads the block that begins at `start`, and builds its `value`.
+
+    `cut`: the text ended before the block. `evidence`: it is JSON, not prose. `bare`: a text in it
+    has no quotes.
     """
 
-    __slots__ = ("_ahead", "_lines_end", "cut", "end")
+    __slots__ = (
+        "_ahead",
+        "_comma",
+        "_container",
+        "_key",
+        "_kinds",
+        "_lines_end",
+        "_stack",
+        "bare",
+        "cut",
+        "end",
+        "evidence",
+        "repairs",
+        "start",
+        "strict",
+        "text",
+        "value",
+    )
 
-    def __init__(self, text: str, start: int, strict: StrictScanner) -> None:
-        super().__init__(text, start, strict)
+    def __init__(self, strict: StrictScanner, start: int) -> None:
+        self.text = strict.text
+        self.start = start
+        self.strict = strict
+        self.repairs: dict[str, None] = {}
+        self.evidence = False
+        self.bare = False
         self.cut = False
+        self.value: Any = None
         self.end = start
-        self._ahead = Lookahead(text, self._kinds, scanner=strict)
+        self._stack: list[Any] = []
+        self._key: str | None = None
+        self._comma = True
+        self._container: Any = None
+        self._kinds: list[str] = []
+        self._ahead = Lookahead(self._kinds, strict)
         # Up to here each line is a text without quotes.
         self._lines_end = 0
 
@@ -52,9 +92,7 @@ class BlockReader(ValueBuilder):
     # Tokens
 
     def _slowly(self, position: int) -> int:
-        """Skips to the next token where the quick patterns did not match; such steps are
-        counted.
-        """
+        """As `_skip`, where the quick patterns did not match: such steps are counted."""
         self._ahead.spend(position)
         return self._skip(position)
 
@@ -80,17 +118,16 @@ class BlockReader(ValueBuilder):
         match = tokens.KEY.match(text, position)
         if match is not None:
             self._take_key(match[1])
+            self.evidence = True
             return match.end()
         position = self._slowly(position)
         if position >= len(text):
             return self._finish_cut(position)
-        if (
-            text[position] in "bBrRuU"
-            and (prefix := tokens.PREFIX.match(text, position)) is not None
-        ):
+        char = text[position]
+        if char in "bBrRuU" and (prefix := tokens.PREFIX.match(text, position)) is not None:
             self.repairs["prefix"] = None
             position = prefix.end()
-        char = text[position]
+            char = text[position]
         if char in PUNCTUATION:
             return self._punctuation(char, position)
         if char in OPENING and not text.startswith("```", position):
@@ -110,13 +147,13 @@ class BlockReader(ValueBuilder):
 
     def _read_bare_key(self, position: int) -> int:
         text = self.text
-        evident = self.evidence
-        if tokens.KEY_CUT.match(text, position) and (evident or self._stack or self._container):
+        is_json = self.evidence or self._stack or self._container
+        if tokens.KEY_CUT.match(text, position) and is_json:
             return self._finish_cut(len(text))
         separated = self._comma or self._on_new_line(position)
         match = tokens.BARE_KEY.match(text, position)
         if match is not None and (
-            separated or evident or tokens.VALUE_NEXT.match(text, match.end())
+            separated or self.evidence or tokens.VALUE_NEXT.match(text, match.end())
         ):
             self.repairs["opening_quote" if match[2] else "unquoted_key"] = None
             if text[match.end() - 1] != ":":
@@ -128,7 +165,6 @@ class BlockReader(ValueBuilder):
         else:
             return self._garbage(position, "a key in quotes")
         self._take_key(match[1])
-        self.evidence = evident
         return match.end()
 
     def _on_new_line(self, position: int) -> bool:
@@ -143,9 +179,7 @@ class BlockReader(ValueBuilder):
         found = ReadString(self._ahead, position, is_key=True)
         if found.cut or found.stopped:
             if found.stopped or not (self.evidence or self._stack):
-                raise Unreadable(
-                    "a key without an end", position, resume=found.end, committed=self.evidence
-                )
+                raise self._unreadable("a key without an end", position, found.end)
             return self._finish_cut(len(self.text))
         after = self._skip(found.end)
         colon = tokens.ANY_COLON.match(self.text, after)
@@ -154,28 +188,24 @@ class BlockReader(ValueBuilder):
             if colon[0] != ":":
                 self.repairs["separator"] = None
             self._take_key(found.value)
+            self.evidence = True
             return colon.end()
         if after >= len(self.text) and (self.evidence or self._stack):
             return self._finish_cut(after)
-        if not self.evidence and self.text[after : after + 1] in ("", ",", "}"):
-            raise Unreadable(
-                "a colon was expected after the key", after, resume=after, committed=False
+        following = self.text[after : after + 1]
+        if not self.evidence and (
+            following in ("", ",", "}")
+            or (
+                following in "{["
+                and tokens.CONTAINER.match(self.text, after) is None
+                and self.strict.read(after, len(self._stack) + 1) is None
             )
-        if (
-            self.text[after] in "{["
-            and not self.evidence
-            and tokens.CONTAINER.match(self.text, after) is None
-            and self.strict.read(after, len(self._stack) + 1) is None
         ):
-            raise Unreadable(
-                "a colon was expected after the key", after, resume=after, committed=False
-            )
-        if self.text[after] not in ",;}]":
+            raise self._unreadable("a colon was expected after the key", after, after)
+        if following not in ",;}]":
             self.repairs.update(dict.fromkeys(found.repairs))
             self.repairs["missing_colon"] = None
-            evident = self.evidence
             self._take_key(found.value)
-            self.evidence = evident
             return after
         self.repairs["no_value"] = None
         self._comma = False
@@ -205,7 +235,7 @@ class BlockReader(ValueBuilder):
             elif word is not None:
                 self._put(tokens.EXACT[word])
             else:
-                self._put(self._number(number, fraction or exponent))
+                self._put_number(number, is_whole=fraction is None and exponent is None)
             self._comma = comma is not None
             return match.end()
         if (color := tokens.COLOR.match(text, position)) is not None:
@@ -214,11 +244,8 @@ class BlockReader(ValueBuilder):
 
     def _read_other_value(self, position: int, array: bool) -> int:
         text = self.text
-        if (
-            array
-            and (mark := tokens.ANY_MARK.match(text, position)) is not None
-            and self._on_new_line(position)
-        ):
+        mark = tokens.ANY_MARK.match(text, position) if array else None
+        if mark is not None and self._on_new_line(position):
             self.repairs["list_marks"] = None
             position = mark.end()
         if position >= len(text):
@@ -253,9 +280,7 @@ class BlockReader(ValueBuilder):
         return self._read_bare(position, array)
 
     def _ends_at_key(self, position: int) -> bool:
-        """Whether there is a key inside an array; the array ends before it, or the object of the
-        key begins.
-        """
+        """Ends an array before a key, or opens the object of the key; False if there is none."""
         key = tokens.KEY_IN_ARRAY.match(self.text, position)
         if key is None:
             return False
@@ -264,7 +289,7 @@ class BlockReader(ValueBuilder):
             self.repairs["opening"] = None
             self._open("{", position)
             return True
-        if not self._in_object():
+        if not self._stack or self._stack[-1].__class__ is not dict:
             return False
         self.repairs["mismatched"] = None
         self._close()
@@ -295,9 +320,7 @@ class BlockReader(ValueBuilder):
         found = ReadString(self._ahead, position, is_key=False)
         if found.stopped or (found.cut and not self.evidence and self.text[position] != '"'):
             # It is more likely an apostrophe in prose than a string.
-            raise Unreadable(
-                "a string without an end", position, resume=found.end, committed=self.evidence
-            )
+            raise self._unreadable("a string without an end", position, found.end)
         value = found.value
         self.repairs.update(dict.fromkeys(found.repairs))
         if self._kinds[-1] == "(":
@@ -324,20 +347,15 @@ class BlockReader(ValueBuilder):
         self._ahead.spend(position)
         if (atom := tokens.ATOM.match(text, position)) is not None:
             return self._put_text(atom[1], position, end=atom.end(), array=array)
-        if array:
-            match = None
-        else:
-            match = tokens.GROUPED.match(text, position)
-        if match is not None:
+        if not array and (grouped := tokens.GROUPED.match(text, position)) is not None:
             self.repairs["number"] = None
-            self._put(read_number(match[0]))
-            return match.end()
+            self._put(read_number(grouped[0]))
+            return grouped.end()
         match = (tokens.ITEM_TOKEN if array else tokens.MEMBER_TOKEN).match(text, position)
         if match is not None and self._put_token(match[1]):
             return match.end()
-        match = (tokens.OPEN_ITEM if array and self.bare else tokens.OPEN_TEXT).match(
-            text, position
-        )
+        open_text = tokens.OPEN_ITEM if array and self.bare else tokens.OPEN_TEXT
+        match = open_text.match(text, position)
         if match is not None and self._ahead.after_value(match.end(), len(self._kinds)):
             value, repairs = decode(match[0][:-1])
             self.repairs.update({"opening_quote": None, **repairs})
@@ -352,11 +370,7 @@ class BlockReader(ValueBuilder):
                 written = written[:at]
         end = position + len(written)
         written = written.rstrip(tokens.BLANKS).rstrip(";")
-        if (
-            end >= len(text)
-            and written not in tokens.EXACT
-            and written not in ("True", "False", "None")
-        ):
+        if end >= len(text) and written not in tokens.WHOLE_WORDS:
             # It may be incomplete: 13 may be 137. (Of a string the beginning is kept.)
             self.repairs["cut_value"] = None
             return self._finish_cut(end)
@@ -375,11 +389,8 @@ class BlockReader(ValueBuilder):
                 self._ahead.spend(position, (lines.end() - position) >> 6)
                 self._lines_end = lines.end()
         if array and position >= self._lines_end:
-            if (
-                self.evidence
-                and self._on_new_line(position)
-                and self.text[end : end + 1] not in (",", "]")
-            ):
+            is_open = self.text[end : end + 1] not in (",", "]")
+            if self.evidence and is_open and self._on_new_line(position):
                 return self._garbage(position, "a value")
             if not self._comma:
                 return self._garbage(position, "a comma or a closing bracket")
@@ -403,33 +414,32 @@ class BlockReader(ValueBuilder):
             return position + 1
         if self._key is not None:
             self._drop_key()
-        elif self._comma and self._container and not self._is_single(plain):
-            self.repairs["trailing_comma"] = None
+        elif self._comma and self._container:
+            # A comma before the closing bracket makes a tuple of one item.
+            is_tuple = plain == ")" and self._kinds[-1] == "(" and len(self._container) == 1
+            if not is_tuple:
+                self.repairs["trailing_comma"] = None
         if plain == CLOSERS[self._kinds[-1]]:
             return self._closed(position)
         if not self.evidence:
-            raise Unreadable(
-                f"{CLOSERS[self._kinds[-1]]} was expected",
-                position,
-                resume=position + 1,
-                committed=False,
-            )
+            reason = f"{CLOSERS[self._kinds[-1]]} was expected"
+            raise self._unreadable(reason, position, position + 1)
         return self._mismatched(plain, position)
-
-    def _is_single(self, closing: str) -> bool:
-        """Whether a comma before the closing bracket makes a tuple of one item."""
-        return closing == ")" and self._kinds[-1] == "(" and len(self._container) == 1
 
     def _closed(self, position: int) -> int:
         if self._kinds[-1] == "(" and len(self._container) == 1 and not self._comma:
-            self._close_group()
+            # Parentheses around one value are not a tuple.
+            group = self._container
+            parent = self._stack[-1]
+            place = len(parent) - 1 if parent.__class__ is list else next(reversed(parent))
+            self._kinds[-1] = "["
+            self._close()
+            if parent[place] is group:
+                parent[place] = group[0]
+            self.repairs["parentheses"] = None
             return position + 1
-        is_last = len(self._kinds) == 1 and self._kinds[0] == "{" and self.evidence
-        if (
-            is_last
-            and not ends_block(self.text, position + 1)
-            and self._ahead.unmatched(position + 1)
-        ):
+        is_last = self._kinds == ["{"] and self.evidence and not ends_block(self.text, position + 1)
+        if is_last and self._ahead.unmatched(position + 1):
             # Members follow: this bracket is one too many.
             self.repairs["surplus"] = None
         else:
@@ -471,9 +481,7 @@ class BlockReader(ValueBuilder):
         return after
 
     def _garbage(self, position: int, expected: str) -> int:
-        """Handles what cannot be JSON: the end of a block that was never closed, or a block that is
-        not JSON.
-        """
+        """Ends a block that was never closed. Raises: Unreadable, if it is not JSON."""
         boundary = tokens.BOUNDARY.match(self.text, position)
         if self.evidence and (boundary is not None or self._on_new_line(position)):
             if self._key is not None:
@@ -482,18 +490,19 @@ class BlockReader(ValueBuilder):
             self._container = None
             return position
         if boundary is not None:
-            raise Unreadable("the block has no end", position, resume=position, committed=False)
+            raise self._unreadable("the block has no end", position, position)
         if self.evidence:
-            resume = skip_balanced(self.text, self.start)
+            resume = tokens.skip_balanced(self.text, self.start)
         else:
             resume = position
         is_outer = not self._stack and self._kinds[0] == "{" and resume >= len(self.text)
         if is_outer and (prose := tokens.ABANDONED.match(self.text, position)) is not None:
             self._ahead.spend(position, (len(self.text) - position) >> 6)
             resume = prose.end()
-        raise Unreadable(
-            f"{expected} was expected", position, resume=resume, committed=self.evidence
-        )
+        raise self._unreadable(f"{expected} was expected", position, resume)
+
+    def _unreadable(self, reason: str, at: int, resume: int) -> Unreadable:
+        return Unreadable(reason, at, resume=resume, committed=self.evidence)
 
     def _finish_cut(self, position: int) -> int:
         if self._key is not None:
@@ -503,3 +512,83 @@ class BlockReader(ValueBuilder):
             self.repairs["cut"] = None
         self._container = None
         return position
+
+    # The value so far
+
+    def _take_key(self, key: str) -> None:
+        if not self._comma and self._container:
+            self.repairs["missing_comma"] = None
+        if key in self._container:
+            self.repairs["duplicate"] = None
+        self._key = key
+
+    def _drop_key(self) -> None:
+        self.repairs["no_value"] = None
+        self._key = None
+
+    def _put_token(self, written: str) -> bool:
+        """Puts a literal or a number in one of its notations; False if `written` is neither."""
+        token = tokens.read_token(written)
+        if token is None:
+            return False
+        self._put(token[0])
+        if token[1]:
+            self.repairs[token[1]] = None
+        return True
+
+    def _put_number(self, digits: str, *, is_whole: bool) -> None:
+        if is_whole and len(digits) <= _MAX_DIGITS:
+            self._put(int(digits))
+            return
+        number = float("inf") if is_whole else float(digits)
+        if number - number == 0.0:
+            self._put(number)
+            return
+        self.repairs["huge_number"] = None
+        self._put(digits)
+
+    def _put(self, value: Any) -> None:
+        container = self._container
+        if container.__class__ is list:
+            if not self._comma and container:
+                self.repairs["missing_comma"] = None
+            container.append(value)
+        else:
+            container[self._key] = value
+            self._key = None
+        self._comma = False
+
+    def _open(self, char: str, position: int) -> int:
+        kind = char
+        opening = tokens.SET.match(self.text, position) if char == "{" else None
+        # A set that stands alone is mathematics, unless it has several texts in quotes.
+        if opening is not None and (
+            self._container is not None
+            or ("," in opening[0] and opening[0].lstrip("{ \t\r\n")[:1] in _QUOTES)
+        ):
+            kind = "set"
+            self.repairs["tuple"] = None
+        value: Any = {} if kind == "{" else []
+        if self._container is None:
+            self.value = value
+        else:
+            if len(self._stack) + 1 >= MAX_DEPTH:
+                end = tokens.skip_balanced(self.text, self.start)
+                raise Unreadable(
+                    f"nested deeper than {MAX_DEPTH}", position, resume=end, committed=True
+                )
+            parent = self._container
+            self._put(value)
+            self._stack.append(parent)
+        self._kinds.append(kind)
+        self._container = value
+        self._key = None
+        self._comma = True
+        return position + 1
+
+    def _close(self) -> None:
+        if self._kinds.pop() == "(":
+            self.repairs["tuple"] = None
+        self._container = self._stack.pop() if self._stack else None
+        self._key = None
+        self._comma = False

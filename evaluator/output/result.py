@@ -106,6 +106,15 @@ class OutputError:
 
 
 @dataclass(frozen=True, slots=True)
+class NotChecked(OutputError):
+    """The check took too long, so it is not known whether the value matches, or where it does not.
+
+    For a pattern `path` is that of the text or object where it is known (not under `not`, `if` or
+    `contains`), else `$`.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class ParsedOutput:
     """A value that was read from a text; `text` is the original text, also with an error.
 

@@ -12,19 +12,21 @@ from __future__ import annotations
 import json
 import marshal
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from evaluator.errors import ConfigurationError
-from evaluator.errors.messages import cut, json_problem
+from evaluator.errors.messages import json_problem
 from evaluator.language.scopes import TYPE_NAMES, describe, is_type_name, matches
 from evaluator.lazy_dataclass import dataclass
-from evaluator.output.result import OutputError, json_path
+from evaluator.output.fast_check import Verdict
+from evaluator.output.result import MESSAGES, NotChecked, OutputError, ParsedOutput, json_path
 
 if TYPE_CHECKING:
     from evaluator.output.coerce import Guide
+    from evaluator.output.validator import BoundedValidator
 
 _CLASSES: dict[Any, str] = {
     str: "string",
@@ -47,41 +49,99 @@ _imports: ContextVar[tuple[Imports, list[str]]] = ContextVar(
     "evaluator_schema_imports", default=("all", [])
 )
 
-Check = Callable[[Any], OutputError | None]
+_MAX_PLACES = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schema:
-    """A compiled schema. `guide` guides the reading (None: nothing is known); `build` makes an
-    instance of a class.
+    """A compiled schema.
+
+    `guide` guides the reading (None: nothing is known). `types` are the JSON types that the value
+    may have (None: any or unknown). `fits` decides quickly whether a value fits; where it does not
+    say so, `explain` gets the value and that verdict. `build` makes an instance of a class.
     """
 
     label: str
     guide: Guide | None
-    check: Check
+    types: frozenset[str] | None
+    fits: Verdict
+    explain: Callable[[Any, bool | None], OutputError | None]
     build: Callable[[Any], Any] | None = None
 
-    @property
-    def types(self) -> frozenset[str] | None:
-        """The JSON types that the value may have; None if any or unknown."""
-        if self.guide is not None:
-            return self.guide.top
-        return None
+    def check(self, value: Any) -> OutputError | None:
+        """Why a value does not match; None if it does."""
+        verdict = self.fits(value)
+        if verdict:
+            return None
+        return self.explain(value, verdict)
 
 
 @dataclass(frozen=True, slots=True)
-class NotChecked(OutputError):
-    """The check took too long, so it is not known whether the value matches, or where it does not.
-
-    For a pattern `path` is that of the text or object where it is known (not under `not`, `if` or
-    `contains`), else `$`.
+class CheckedValue:
+    """A value that was coerced and checked by a schema, with a warning for each kind of coercion,
+    or an error.
     """
+
+    value: Any
+    warnings: tuple[str, ...]
+    error: OutputError | None
+
+    def output(self, warnings: Iterable[str], text: str) -> ParsedOutput:
+        """The result of reading `text`; `warnings` come before those of the coercion."""
+        every = tuple(dict.fromkeys((*warnings, *self.warnings)))
+        value = self.value if self.error is None else None
+        return ParsedOutput(value, every, error=self.error, text=text)
 
 
 class UnusableSchema(Exception):
     """A schema cannot be used; the message says why. It becomes an OutputError of kind
     bad_schema.
     """
+
+
+def conform(value: Any, schema: Schema | None, *warnings: str) -> CheckedValue:
+    """Coerces a plain value to its schema and checks it. Containers are changed in place.
+
+    `warnings` come before those of the coercion.
+    """
+    from evaluator.output.coerce import Coercion
+
+    if schema is None:
+        return CheckedValue(value, warnings, error=None)
+    error = schema.check(value)
+    # A value that fits is not coerced: texts are read as scalars only where the schema allows no
+    # text.
+    if (
+        error is not None
+        and not isinstance(error, NotChecked)
+        and schema.guide is not None
+        and isinstance(value, str | dict | list)
+    ):
+        coercion = Coercion(schema.guide)
+        value = coercion.apply(value, schema.guide.root)
+        if coercion.notes:
+            warnings += tuple(
+                _coercion_warning(kind, places) for kind, places in coercion.notes.items()
+            )
+            error = schema.check(value)
+    if error is None and schema.build is not None:
+        value = schema.build(value)
+    return CheckedValue(value, warnings, error=error)
+
+
+def _coercion_warning(kind: str, places: list[str]) -> str:
+    shown = ", ".join(places[:_MAX_PLACES])
+    if len(places) > _MAX_PLACES:
+        more = f" and {len(places) - _MAX_PLACES} more"
+    else:
+        more = ""
+    if kind in ("unit", "multiplier"):
+        return f"{MESSAGES[kind]}: {shown}{more}"
+    if kind == "word":
+        what = "one of the allowed words"
+    else:
+        what = f"a {kind}, which the schema asks for"
+    return f"text was read as {what}: {shown}{more}"
 
 
 def compile_schema(declared: Any) -> Schema | None:
@@ -108,7 +168,7 @@ def compile_schema(declared: Any) -> Schema | None:
             imports, named = _imports.get()
             if imports == "none":
                 named.append(name)
-                return Schema(name, None, check=_always)
+                return Schema(name, None, None, fits=_is_any, explain=_explain_nothing)
             return _model(name, os.getcwd(), imports)
         names = ", ".join(TYPE_NAMES)
         raise UnusableSchema(
@@ -181,13 +241,15 @@ def _named(name: str) -> Schema | None:
         return None
 
     plain = {"object": dict, "array": list, "[]": list, "string": str}.get(name)
+    guide = Guide(_document_of(name))
 
-    def check(value: Any) -> OutputError | None:
-        if value.__class__ is plain or matches(value, name):
-            return None
+    def fits(value: Any) -> bool:
+        return value.__class__ is plain or matches(value, name)
+
+    def explain(value: Any, _verdict: bool | None) -> OutputError:
         return _explain_type(value, name, path=[])
 
-    return Schema(name, Guide(_document_of(name)), check=check)
+    return Schema(name, guide, guide.top, fits=fits, explain=explain)
 
 
 def _document_of(name: str) -> dict[str, Any]:
@@ -263,14 +325,15 @@ def _from_text(text: str, label: str) -> Schema:
     if not isinstance(document, dict):
         raise UnusableSchema(f"{label} must be a JSON object, not {describe(document)}")
     known = cast(dict[str, Any], document)
-    return Schema(label, Guide(known), check=_document_check(known, label))
+    guide = Guide(known)
+    validator = _validator_of(known, label)
+    return Schema(label, guide, guide.top, fits=validator.verdict, explain=validator.explain)
 
 
-def _document_check(document: dict[str, Any], label: str) -> Check:
+def _validator_of(document: dict[str, Any], label: str) -> BoundedValidator:
     from jsonschema import exceptions, validators
-    from referencing.exceptions import Unresolvable
 
-    from evaluator.output.validator import BoundedValidator, Watch
+    from evaluator.output.validator import BoundedValidator
 
     if sum(1 for _ in _parts(document)) > MAX_PARTS:
         raise UnusableSchema(f"{label} has more than {MAX_PARTS:,} parts; divide it, or check less")
@@ -286,50 +349,7 @@ def _document_check(document: dict[str, Any], label: str) -> Check:
     except (exceptions.SchemaError, RecursionError) as error:
         reason = getattr(error, "message", "it is nested too deeply")
         raise UnusableSchema(f"{label} is not a valid JSON Schema: {reason}") from error
-    validator = BoundedValidator(document, kind)
-
-    def check(value: Any) -> OutputError | None:
-        verdict = validator.verdict(value)
-        if verdict:
-            return None
-        watch = Watch()
-        try:
-            error = next(iter(validator.errors(value, 1, watch)), None)
-            if watch.late is not None:
-                return _explain_late(watch.late, error)
-            if watch.is_spent:
-                return _explain_spent(verdict)
-            if error is None:
-                return None
-            return _explain(exceptions.best_match(iter([error])))
-        except Unresolvable as failure:
-            return OutputError(
-                "bad_schema", f"{label} has a reference to something that does not exist: {failure}"
-            )
-        except RecursionError:
-            return OutputError(
-                "schema_violation", "the value is nested too deeply to be checked", path="$"
-            )
-        except (
-            Exception
-        ) as failure:  # An invalid or too large pattern, or a keyword of the wrong type.
-            return OutputError("bad_schema", f"{label} cannot be applied: {failure}")
-
-    return check
-
-
-def _explain_spent(verdict: bool | None) -> NotChecked:
-    from evaluator.output.validator import MAX_STEPS
-
-    if verdict is False:
-        message = (
-            "the value does not match its schema; the place was not found within "
-            f"{MAX_STEPS:,} steps"
-        )
-    else:
-        message = f"the value is not checked: that takes more than {MAX_STEPS:,} steps"
-    advice = "shorten the value, or simplify the schema: unions inside unions take long"
-    return NotChecked("schema_violation", f"{message}; {advice}", path="$")
+    return BoundedValidator(document, kind, label)
 
 
 def _references(document: Any) -> Iterator[str]:
@@ -354,88 +374,6 @@ def _parts(document: Any) -> Iterator[dict[str, Any]]:
             ]
         elif isinstance(current, list):
             pending.extend(cast(list[Any], current))
-
-
-def _explain(error: Any) -> OutputError:
-    """A jsonschema error in words: where it is, what was expected, what was found."""
-    path = json_path(list(error.absolute_path))
-    actual = describe(error.instance)
-    rule = error.validator
-    wanted = error.validator_value
-    if rule == "type":
-        if isinstance(wanted, list):
-            expected = " or ".join(cast(list[str], wanted))
-        else:
-            expected = str(wanted)
-        return OutputError(
-            "type_mismatch",
-            f"expected {expected}, got {actual}",
-            path=path,
-            expected=expected,
-            actual=actual,
-        )
-    if rule in ("anyOf", "oneOf"):
-        kinds = [_alternative(part) for part in error.context]
-        if (
-            kinds
-            and None not in kinds
-            and all(part.instance is error.instance for part in error.context)
-        ):
-            expected = " or ".join(cast(list[str], kinds))
-            return OutputError(
-                "type_mismatch",
-                f"expected {expected}, got {actual}",
-                path=path,
-                expected=expected,
-                actual=actual,
-            )
-    if rule == "required":
-        missing = [name for name in wanted if name not in error.instance]
-        names = ", ".join(repr(name) for name in missing) or str(wanted)
-        return OutputError(
-            "schema_violation",
-            f"required property {names} is missing",
-            path=path,
-            expected=f"property {names}",
-            actual="missing",
-        )
-    return OutputError(
-        "schema_violation", cut(str(error.message), _MAX_SHOWN), path, *_rule_and_value(error)
-    )
-
-
-def _rule_and_value(error: Any) -> tuple[str, str]:
-    """The rule of a jsonschema error and the value that it was applied to, as JSON."""
-    wanted, value = (
-        json.dumps(one, ensure_ascii=False, default=str)
-        for one in (error.validator_value, error.instance)
-    )
-    return cut(f"{error.validator}: {wanted}", _MAX_SHOWN), cut(value, _MAX_SHOWN)
-
-
-def _explain_late(late: Any, first: Any) -> NotChecked:
-    """`late` has its whole path only if it is the first error, or was reported by it as part of an
-    alternative.
-    """
-    top = late
-    while top.parent is not None:
-        top = top.parent
-    if top is first:
-        path = json_path(list(late.absolute_path))
-    else:
-        path = "$"
-    return NotChecked(
-        "schema_violation", cut(str(late.message), _MAX_SHOWN), path, *_rule_and_value(late)
-    )
-
-
-def _alternative(error: Any) -> str | None:
-    wanted = error.validator_value
-    if error.validator != "type":
-        return None
-    if isinstance(wanted, str):
-        return wanted
-    return " or ".join(wanted)
 
 
 @lru_cache(maxsize=256)
@@ -471,6 +409,7 @@ def _adapted(model: Any) -> Schema:
     import pydantic
 
     from evaluator.output.coerce import Guide
+    from evaluator.output.validator import undecided
 
     label = getattr(model, "__name__", None) or str(model)
     try:
@@ -482,16 +421,16 @@ def _adapted(model: Any) -> Schema:
             f"{label} is not a Pydantic model, a dataclass or a type of JSON values: {error}"
         ) from error
     guide: Guide | None = None
-    by_document: Check = _always
+    validator: BoundedValidator | None = None
     try:
         document: dict[str, Any] = adapter.json_schema()
         guide = Guide(document)
-        by_document = _document_check(document, label)
+        validator = _validator_of(document, label)
     except pydantic.errors.PydanticInvalidForJsonSchema:
         pass  # A type without a JSON Schema, such as a callable: only Pydantic checks it.
 
-    def check(value: Any) -> OutputError | None:
-        error = by_document(value)
+    def explain(value: Any, _verdict: bool | None) -> OutputError | None:
+        error = validator.check(value) if validator is not None else None
         if error is not None:
             return error
         try:
@@ -506,10 +445,17 @@ def _adapted(model: Any) -> Schema:
             )
         return None
 
-    return Schema(label, guide, check=check, build=adapter.validate_python)
+    types = guide.top if guide is not None else None
+    return Schema(
+        label, guide, types, fits=undecided, explain=explain, build=adapter.validate_python
+    )
 
 
-def _always(_value: Any) -> OutputError | None:
+def _is_any(_value: Any) -> bool:
+    return True
+
+
+def _explain_nothing(_value: Any, _verdict: bool | None) -> None:
     return None
 
 

@@ -1,51 +1,200 @@
-"""Reads strings as models write them: where they end, and what their escapes mean."""
+"""Reads strings as models write them: where they end, and what they stand for.
+
+Models leave quotes unescaped, forget them, and mix up brackets. What follows tells whether a
+string, a key or a container may end at a place: after a value come a comma and the next member or
+item, closing brackets, or the end. Each decision of `Lookahead` reads a bounded part of the text;
+what it reads is counted, so that all decisions together stay linear.
+"""
 
 from __future__ import annotations
 
 from functools import cache
 
-from evaluator.output.escapes import decode
-from evaluator.output.lookahead import CLOSERS, COLON, OPENING, QUOTE, QUOTED, VALUE, WS, Lookahead
+from evaluator.output import tokens
+from evaluator.output.strict import StrictScanner, Unreadable, decode
+from evaluator.output.tokens import CLOSING_TAG, OPENING
 from evaluator.patterns import Pattern
 
-REASONING_WORDS = (
-    r"(?:think|thinking|thought|thoughts|reasoning|reflection|scratchpad|analysis"
-    r"|chain_of_thought|cot)"
-)
-CLOSING_TAG = rf"</{REASONING_WORDS}\s{{0,8}}>"
-
+CLOSERS = {"{": "}", "[": "]", "(": ")", "set": "}"}
+"""The closing bracket of each kind of container."""
+_FAR_BRACKETS = 400
+_NEAR_BRACKETS = 400
 _FAMILIES = ('"“”„‟＂', "'‘’‚‛", "`", "«»", "‹›", "「」", "『』", "〝〞")
 _TYPOGRAPHIC = "“”„‟‘’‚‛＂«»‹›「」『』〝〞"
-_TRIPLE = Pattern(r'"""|\'\'\'')
-_NO_TRIPLE = Pattern(rf"[ ]?(?:[}}\]]\s*+(?:[,}}\]]|\Z)|,{WS}*+{QUOTED}{WS}*+[:,\]])")
-# A key with a quote of another kind at its end, one without the closing quote, and one with quotes
-# inside.
-_MIXED_KEY = Pattern(rf"([^{OPENING}\\\n:]{{1,64}}){QUOTE}(?={WS}*+(?:{COLON}|=))")
-_OPEN_KEY = Pattern(rf"([\w$][\w$ .-]{{0,63}}?)(?={WS}{{0,8}}+{COLON}{WS}*+{VALUE})")
-_CLOSED_LATER = Pattern(r"[^\"}\]]{0,2000}+[\"}\]]")
-_APOSTROPHE = Pattern(r"\w['’]\w")
-# The end of a text whose last string has no closing quote.
-_LAST_LINE = Pattern(r"\n[\s,]*+[\]}][\s\]},]*+(?:```\s*+)?\Z")
-# A Windows path whose last backslash stands before the closing quote.
-_PATH = Pattern(rf'(?:[A-Za-z]:\\|\\\\)[^"\n<>|*?]{{0,400}}?(?<!\\)(?:\\\\)*\\"(?={WS}*+[,\]}}])')
-# The end of a text whose last quote is a sign of its own: inches, or the apostrophe of a genitive.
-_MEASURE = Pattern(
-    r"(?:(?:\A|[ (x×'′’])(?:\d{0,3}[½¼¾]|\d{1,3}(?:[.,]\d{1,2}|(?:[ -]\d)?/\d{1,2})?)(?:['′’]?\""
-    r"|['’])|s['’])\Z"
-)
 _MAX_MEASURE = 16
 _STEPS_PER_WALK = 5
-_ELISION = Pattern(r"['‘’](?:t(?:is|was|il)|em|cause|n|\d0s)\b", "i")
 _BEFORE_PAIR = " =([,:"
-# Surplus quotes behind a string, and behind a key.
-_SURPLUS = Pattern(rf"{WS}{{0,3}}({QUOTE}{{1,2}})")
-_SURPLUS_IN_KEY = Pattern(rf"[ ]?{QUOTE}{{1,2}}(?={WS}*+{COLON})")
-_AFTER_TEXT = Pattern(r"[^,}\]\n\"]{0,400}+")
 
-_CONTROL = Pattern(r"[\x00-\x1f]")
-_ESCAPE_AT = Pattern(r"\\[\s\S]")
-_LONE_BACKSLASH = Pattern(r"(?<!\\)(?:\\\\)*+\\\Z")
-_PARTIAL = Pattern(r"\\u[0-9a-fA-F]{0,3}\Z|\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
+
+def ends_block(text: str, at: int) -> bool:
+    """Whether the outermost container may end before `at`: neither the rest of a string nor more
+    members follow.
+    """
+    return tokens.NOT_AFTER_BLOCK.match(text, at) is None
+
+
+class Lookahead:
+    """What follows a place, seen from the containers that are open there: `kinds`, the innermost
+    last.
+    """
+
+    __slots__ = ("kinds", "scanner", "text")
+
+    def __init__(self, kinds: list[str], scanner: StrictScanner) -> None:
+        self.text = scanner.text
+        self.kinds = kinds
+        self.scanner = scanner
+
+    def spend(self, at: int, steps: int = 1) -> None:
+        """Counts work. Raises: Unreadable, when the text has used up what it may."""
+        self.scanner.steps -= steps
+        if self.scanner.steps < 0:
+            raise Unreadable(
+                "the text needs too many repairs", at, resume=len(self.text), committed=True
+            )
+
+    def after_value(self, at: int, level: int, *, in_quotes: bool = False) -> bool:
+        """Whether a value may end at `at` while `level` containers are open.
+
+        With `in_quotes` it is a string in which an unescaped quote was opened, which this one may
+        close.
+        """
+        text = self.text
+        if tokens.BLANK_LINE.match(text, at):
+            return True
+        start = at
+        while level > 0:
+            self.spend(at)
+            gap = tokens.GAP.match(text, at)
+            if gap is not None:
+                self.spend(at, (gap.end() - at) >> 6)
+                at = gap.end()
+            if at >= len(text) or text.startswith("```", at):
+                return True
+            char = text[at]
+            if char in "}])｝］":
+                closed = self.closed_by(char, level)
+                at += 1
+                if not closed and not tokens.TEXT_END.match(text, at):
+                    return False
+                level -= closed or 1
+                if char == ")" and not level:
+                    return False
+                continue
+            is_object = self.kinds[level - 1] == "{"
+            if (char in tokens.COMMAS or char in tokens.SEMICOLONS) and (
+                closing := tokens.CLOSING_NEXT.match(text, at + 1)
+            ):
+                at = closing.end()
+                continue
+            if char in tokens.SEMICOLONS:
+                if not (is_object or in_quotes) and tokens.SCALAR_ITEM.match(text, at + 1):
+                    return True
+                return (tokens.STRICT_MEMBER if is_object else tokens.STRICT_ITEM).match(
+                    text, at + 1
+                ) is not None
+            if char in tokens.COMMAS:
+                if (more := tokens.MORE_COMMAS.match(text, at)) is not None:
+                    at = more.end() - 1
+                if in_quotes:
+                    if is_object:
+                        following = tokens.NEXT_MEMBER_IN_QUOTES
+                    else:
+                        following = tokens.NEXT_ITEM_IN_QUOTES
+                else:
+                    if is_object:
+                        following = tokens.NEXT_MEMBER
+                    else:
+                        following = tokens.NEXT_ITEM
+                return following.match(text, at + 1) is not None
+            if not in_quotes and (
+                (tokens.NEXT_LINE if is_object else tokens.NEXT_LINE_ITEM).match(text, start)
+                or (not is_object and tokens.SCALAR_ITEM.match(text, at))
+                or (is_object and tokens.BROKEN_LINE.match(text, start))
+            ):
+                return True
+            if in_quotes:
+                member = tokens.MEMBER_AFTER_GAP_IN_QUOTES
+            else:
+                member = tokens.MEMBER_AFTER_GAP
+            return (member if is_object else tokens.ITEM_AFTER_GAP).match(text, at) is not None
+        return ends_block(text, at) and not (in_quotes and tokens.STILL_INSIDE.match(text, at))
+
+    def closed_by(self, char: str, level: int) -> int:
+        """The number of containers that a closing bracket ends: up to the innermost of its kind; 0
+        if there is none.
+        """
+        char = {"｝": "}", "］": "]"}.get(char, char)
+        for outer in range(level, 0, -1):
+            if CLOSERS[self.kinds[outer - 1]] == char:
+                return level - outer + 1
+        return 0
+
+    def after_key(self, at: int, *, is_weak: bool = False) -> bool:
+        """Whether a key may end at `at`: before a colon or, if `is_weak`, where a colon or a value
+        is missing.
+        """
+        self.spend(at)
+        return (tokens.WEAK_KEY_END if is_weak else tokens.KEY_END).match(self.text, at) is not None
+
+    def opens_next(self, begin: int, at: int) -> bool:
+        """Whether the quote at `at` opens the next key or item, so that the string from `begin` is
+        not closed.
+        """
+        self.spend(at)
+        text = self.text
+        if self._after_brackets(begin, at):
+            return tokens.OPENS_MEMBER.match(text, at) is not None
+        if text[at - 1] not in f" \n\t{tokens.COMMAS}":
+            return False
+        if self.kinds[-1] == "{":
+            return tokens.OPENS_MEMBER.match(text, at) is not None
+        if text[max(0, at - 64) : at].rstrip(" \t")[-1:] not in (*tokens.COMMAS, "\n"):
+            return False
+        item = tokens.OPENS_ITEM.match(text, at)
+        return item is not None and not self.in_brackets(begin, item.end(1))
+
+    def _after_brackets(self, begin: int, at: int) -> bool:
+        """Whether brackets that close more than a string opens, and a comma, stand before the quote
+        at `at`.
+        """
+        before = self.text[max(begin, at - _NEAR_BRACKETS) : at].rstrip(" \t\r\n")
+        opened = before.endswith(("{", "["))
+        if opened:
+            before = before[:-1].rstrip()
+        else:
+            before = before
+        if not before.endswith(",") or not before[:-1].rstrip().endswith(("}", "]")):
+            return False
+        self.spend(at, 4)
+        return before.count("}") + before.count("]") > before.count("{") + before.count("[")
+
+    def in_brackets(self, begin: int, at: int) -> bool:
+        """Whether the quote before `at` ends an argument in brackets, `f("a", 1)`, that the string
+        at `begin` opens.
+        """
+        self.spend(at)
+        match = tokens.ARGUMENTS.match(self.text, at)
+        if match is None or "(" in self.kinds:
+            return False
+        before = self.text[max(begin, at - _NEAR_BRACKETS) : at]
+        if match[0][-1] == ")":
+            return before.count("(") > before.count(")")
+        return before.count("[") > before.count("]")
+
+    def unmatched(self, at: int) -> int:
+        """The number of closing brackets ahead that have no opening one, as far as is looked."""
+        depth = lowest = 0
+        for count, match in enumerate(tokens.ANY_BRACKET.finditer(self.text, at)):
+            if count > _FAR_BRACKETS:
+                break
+            if match[0] in "[{(":
+                depth += 1
+            elif match[0] in "]})":
+                depth -= 1
+                lowest = min(lowest, depth)
+            self.spend(at)
+        return -lowest
 
 
 def _family(quote: str) -> str:
@@ -55,15 +204,15 @@ def _family(quote: str) -> str:
 
 def _without_partial(raw: str) -> str:
     """A cut string without the escape, or the half of a pair of escapes, that was cut in two."""
-    if _LONE_BACKSLASH.search(raw):
+    if tokens.LONE_BACKSLASH.search(raw):
         raw = raw[:-1]
     last = before = -7
-    for match in _ESCAPE_AT.finditer(raw):
+    for match in tokens.ESCAPE.finditer(raw):
         before = last
         last = match.start()
-    if last >= 0 and _PARTIAL.match(raw, last):
+    if last >= 0 and tokens.PARTIAL_ESCAPE.match(raw, last):
         raw = raw[:last]
-        if before == last - 6 and _PARTIAL.match(raw, before):
+        if before == last - 6 and tokens.PARTIAL_ESCAPE.match(raw, before):
             raw = raw[:before]
     return raw
 
@@ -72,7 +221,7 @@ def _is_measure(text: str, begin: int, end: int) -> bool:
     """Whether the quote before `end` is a sign of the text that begins at `begin`, not of the
     reader.
     """
-    return _MEASURE.search(text[max(begin, end - _MAX_MEASURE) : end]) is not None
+    return tokens.MEASURE.search(text[max(begin, end - _MAX_MEASURE) : end]) is not None
 
 
 @cache
@@ -106,7 +255,7 @@ class ReadString:
         self.repairs: list[str] = []
         self.cut = self.stopped = False
         self.end = start
-        if _TRIPLE.match(text, start):
+        if tokens.TRIPLE_QUOTES.match(text, start):
             raw = self._triple()
         else:
             raw = None
@@ -128,7 +277,7 @@ class ReadString:
     def _triple(self) -> str | None:
         text = self._text
         start = self._start
-        if _NO_TRIPLE.match(text, start + 3):
+        if tokens.NOT_TRIPLE.match(text, start + 3):
             return None
         end = text.find(text[start : start + 3], start + 3)
         self._ahead.spend(start)
@@ -150,7 +299,7 @@ class ReadString:
             family = _family(self._quote)
         else:
             family = self._quote
-        plain = _ESCAPE_AT.sub("  ", raw)
+        plain = tokens.ESCAPE.sub("  ", raw)
         count = sum(plain.count(quote) for quote in family)
         inner = plain.strip(family)
         begin = len(plain) - len(plain.lstrip(family))
@@ -163,7 +312,7 @@ class ReadString:
                 or (len(plain) - end > 1 and inner[-1] in _BEFORE_PAIR)
             ):
                 return raw
-            if begin == 1 and end == len(plain) and _ELISION.match(raw):
+            if begin == 1 and end == len(plain) and tokens.ELISION.match(raw):
                 return raw
             raw = raw[begin:end]
         elif (
@@ -201,14 +350,14 @@ class ReadString:
         if (
             is_closed
             and stop > begin
-            and (surplus := _SURPLUS_IN_KEY.match(text, stop + 1)) is not None
+            and (surplus := tokens.SURPLUS_IN_KEY.match(text, stop + 1)) is not None
         ):
             return self._take(begin, stop, surplus.end(), "doubled_quotes")
-        if (match := _MIXED_KEY.match(text, begin)) is not None and _CLOSED_LATER.match(
+        if (match := tokens.MIXED_KEY.match(text, begin)) is not None and tokens.CLOSED_LATER.match(
             text, match.end()
         ):
             return self._take(begin, match.end(1), match.end(), *self._mixed(match[0][-1]))
-        if (match := _OPEN_KEY.match(text, begin)) is not None and _CLOSED_LATER.match(
+        if (match := tokens.OPEN_KEY.match(text, begin)) is not None and tokens.CLOSED_LATER.match(
             text, match.end()
         ):
             return self._take(begin, match.end(1), match.end(1), "missing_quote")
@@ -245,7 +394,7 @@ class ReadString:
         begin = self._start + 1
         quote = self._quote
         level = len(self._ahead.kinds)
-        if quote == '"' and (path := _PATH.match(text, begin)) is not None:
+        if quote == '"' and (path := tokens.PATH_IN_QUOTES.match(text, begin)) is not None:
             raw = self._take(begin, path.end() - 1, path.end(), "escape")
             if "\\\\" in raw:
                 return raw
@@ -277,11 +426,11 @@ class ReadString:
             return raw
         self.stopped = False
         if rejected is not None and text.find("}", rejected) + text.find("]", rejected) > -2:
-            after = _AFTER_TEXT.match(text, rejected + 1)
+            after = tokens.AFTER_TEXT.match(text, rejected + 1)
             return self._take(
                 begin, rejected, after.end() if after is not None else rejected + 1, "text_after"
             )
-        last = _LAST_LINE.search(text, max(begin, len(text) - 400))
+        last = tokens.LAST_LINE.search(text, max(begin, len(text) - 400))
         if last is not None:
             return self._take(begin, last.start(), last.start(), "missing_quote").rstrip(" \t\r,")
         if (end := self._before_closers(begin)) is not None:
@@ -299,7 +448,7 @@ class ReadString:
         closed there.
         """
         text = self._text
-        surplus = _SURPLUS.match(text, stop + 1)
+        surplus = tokens.SURPLUS_QUOTES.match(text, stop + 1)
         if surplus is None or stop == begin or surplus[1].strip(_family(self._quote)):
             return None
         is_pair = len(surplus[1]) > 1 and text[stop - 1] in _BEFORE_PAIR
@@ -357,7 +506,7 @@ class ReadString:
                 rejected = stop
             else:
                 rejected = rejected
-            in_quotes ^= not _APOSTROPHE.match(text, stop - 1)
+            in_quotes ^= not tokens.APOSTROPHE.match(text, stop - 1)
             at = stop + 1
         return None, rejected
 
@@ -379,12 +528,16 @@ class ReadString:
         if (
             is_only
             and raw[inner - 1] != " "
-            and not (self._quote == "'" and _APOSTROPHE.match(raw, inner - 1))
+            and not (self._quote == "'" and tokens.APOSTROPHE.match(raw, inner - 1))
         ):
             # It was closed; other text follows.
             self.repairs.append("text_after")
             return raw[:inner]
-        if raw and raw[-1] in OPENING and (raw.count(raw[-1]) - len(_APOSTROPHE.findall(raw))) % 2:
+        if (
+            raw
+            and raw[-1] in OPENING
+            and (raw.count(raw[-1]) - len(tokens.APOSTROPHE.findall(raw))) % 2
+        ):
             self.repairs.append("mixed_quotes")
             return raw[:-1]
         self.repairs.append("missing_quote")
@@ -392,7 +545,7 @@ class ReadString:
         return raw
 
     def _mark_inner(self, raw: str) -> None:
-        plain = _ESCAPE_AT.sub("", raw)
+        plain = tokens.ESCAPE.sub("", raw)
         is_plain = self._quote == '"' == self._text[self.end - 1 : self.end]
         ends = '"' if is_plain else _family(self._quote)
         if any(quote in plain for quote in ends):
@@ -401,7 +554,7 @@ class ReadString:
     # Escapes
 
     def _decode(self, raw: str) -> str:
-        if _CONTROL.search(raw):
+        if tokens.CONTROL.search(raw):
             self.repairs.append("control")
         value, repairs = decode(raw, self._quote if self._quote in "'`" else "")
         self.repairs += [repair for repair in repairs if repair not in self.repairs]

@@ -15,6 +15,7 @@ where the schema would let a violation pass (`not`, `anyOf`).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import lru_cache
@@ -22,9 +23,12 @@ from itertools import islice
 from typing import Any, cast
 
 from evaluator import clock
+from evaluator.errors.messages import cut
+from evaluator.language.scopes import describe
 from evaluator.lazy_dataclass import dataclass
 from evaluator.output.fast_check import fast_check, identity_of, size_of
-from evaluator.output.patterns import compile_as_re
+from evaluator.output.result import NotChecked, OutputError, json_path
+from evaluator.patterns import compile_as_re
 
 MAX_STEPS = 150_000
 """A step is a keyword, and each value and each part of a schema that it loops over; about 5 µs."""
@@ -52,7 +56,7 @@ class _Spent(Exception):
     """There are no steps left."""
 
 
-def _undecided(_value: Any) -> bool | None:
+def undecided(_value: Any) -> bool | None:
     return None
 
 
@@ -61,7 +65,7 @@ class BoundedValidator:
     documents.
     """
 
-    def __init__(self, document: Any, kind: Any) -> None:
+    def __init__(self, document: Any, kind: Any, label: str = "the schema") -> None:
         from jsonschema import Draft202012Validator
         from referencing import Registry
 
@@ -69,17 +73,47 @@ class BoundedValidator:
         plain = undrafted(document)
         # An empty registry: a reference to a remote schema is an error, not a request.
         registry: Any = Registry()
+        self._label = label
         self._validator = bounded(kind)(plain, registry=registry)
-        self.verdict = _undecided
+        self.verdict = undecided
         """Whether a value fits, decided quickly; None if only `errors` can tell."""
         if is_newest:
-            self.verdict = fast_check(plain, kind.VALIDATORS) or _undecided
+            self.verdict = fast_check(plain, kind.VALIDATORS) or undecided
 
     def errors(self, value: Any, most: int, watch: Watch) -> list[Any]:
         """At most `most` errors of a value that `verdict` does not find to fit, each a
         ValidationError. With `watch.late` or `watch.is_spent` there may be others.
         """
         return first_errors(self._validator, value, watch=watch, most=most)
+
+    def check(self, value: Any) -> OutputError | None:
+        """Why a value does not match; None if it does."""
+        verdict = self.verdict(value)
+        return None if verdict else self.explain(value, verdict)
+
+    def explain(self, value: Any, verdict: bool | None) -> OutputError | None:
+        """Why a value with this verdict does not match; None if it does."""
+        from jsonschema.exceptions import best_match
+        from referencing.exceptions import Unresolvable
+
+        watch = Watch()
+        try:
+            error = next(iter(self.errors(value, 1, watch)), None)
+            if watch.late is not None:
+                return _explain_late(watch.late, error)
+            if watch.is_spent:
+                return _explain_spent(verdict)
+            if error is None:
+                return None
+            return _explain(best_match(iter([error])))
+        except Unresolvable as failure:
+            message = f"has a reference to something that does not exist: {failure}"
+            return OutputError("bad_schema", f"{self._label} {message}")
+        except RecursionError:
+            message = "the value is nested too deeply to be checked"
+            return OutputError("schema_violation", message, path="$")
+        except Exception as failure:  # An invalid or too large pattern, or a wrong keyword.
+            return OutputError("bad_schema", f"{self._label} cannot be applied: {failure}")
 
 
 def first_errors(validator: Any, value: Any, watch: Watch, most: int) -> list[Any]:
@@ -360,3 +394,102 @@ def _references(validator: Any, schema: dict[str, Any]) -> Iterator[tuple[Any, A
     if "$recursiveRef" in schema:
         resolved = lookup_recursive_ref(validator._resolver)
         yield resolved.contents, resolved.resolver
+
+
+# What a value breaks, in words
+
+_MAX_SHOWN = 300
+
+
+def _explain_spent(verdict: bool | None) -> NotChecked:
+    if verdict is False:
+        message = (
+            "the value does not match its schema; the place was not found within "
+            f"{MAX_STEPS:,} steps"
+        )
+    else:
+        message = f"the value is not checked: that takes more than {MAX_STEPS:,} steps"
+    advice = "shorten the value, or simplify the schema: unions inside unions take long"
+    return NotChecked("schema_violation", f"{message}; {advice}", path="$")
+
+
+def _explain(error: Any) -> OutputError:
+    """A jsonschema error in words: where it is, what was expected, what was found."""
+    path = json_path(list(error.absolute_path))
+    actual = describe(error.instance)
+    rule = error.validator
+    wanted = error.validator_value
+    if rule == "type":
+        if isinstance(wanted, list):
+            expected = " or ".join(cast(list[str], wanted))
+        else:
+            expected = str(wanted)
+        return OutputError(
+            "type_mismatch",
+            f"expected {expected}, got {actual}",
+            path=path,
+            expected=expected,
+            actual=actual,
+        )
+    if rule in ("anyOf", "oneOf"):
+        kinds = [_alternative(part) for part in error.context]
+        if (
+            kinds
+            and None not in kinds
+            and all(part.instance is error.instance for part in error.context)
+        ):
+            expected = " or ".join(cast(list[str], kinds))
+            return OutputError(
+                "type_mismatch",
+                f"expected {expected}, got {actual}",
+                path=path,
+                expected=expected,
+                actual=actual,
+            )
+    if rule == "required":
+        missing = [name for name in wanted if name not in error.instance]
+        names = ", ".join(repr(name) for name in missing) or str(wanted)
+        return OutputError(
+            "schema_violation",
+            f"required property {names} is missing",
+            path=path,
+            expected=f"property {names}",
+            actual="missing",
+        )
+    return OutputError(
+        "schema_violation", cut(str(error.message), _MAX_SHOWN), path, *_rule_and_value(error)
+    )
+
+
+def _rule_and_value(error: Any) -> tuple[str, str]:
+    """The rule of a jsonschema error and the value that it was applied to, as JSON."""
+    wanted, value = (
+        json.dumps(one, ensure_ascii=False, default=str)
+        for one in (error.validator_value, error.instance)
+    )
+    return cut(f"{error.validator}: {wanted}", _MAX_SHOWN), cut(value, _MAX_SHOWN)
+
+
+def _explain_late(late: Any, first: Any) -> NotChecked:
+    """`late` has its whole path only if it is the first error, or was reported by it as part of an
+    alternative.
+    """
+    top = late
+    while top.parent is not None:
+        top = top.parent
+    if top is first:
+        path = json_path(list(late.absolute_path))
+    else:
+        path = "$"
+    return NotChecked(
+        "schema_violation", cut(str(late.message), _MAX_SHOWN), path, *_rule_and_value(late)
+    )
+
+
+def _alternative(error: Any) -> str | None:
+    wanted = error.validator_value
+    if error.validator != "type":
+        return None
+    if isinstance(wanted, str):
+        return wanted
+    return " or ".join(wanted)

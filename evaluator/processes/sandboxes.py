@@ -54,44 +54,17 @@ _PROGRAMS: Mapping[SandboxKind, tuple[str, str]] = {
     "podman": ("podman", "the package podman (apt install podman, dnf install podman)"),
 }
 _LOCAL = "/usr/local"
+_FOLDERS = "/usr /bin /sbin /lib /lib32 /lib64 /libx32 /nix/store /gnu/store"
 # Of /etc only what programs need to start: the rest may hold passwords and private keys.
+_OF_ETC = """
+    alternatives fonts group hosts ld.so.cache ld.so.conf ld.so.conf.d localtime mime.types
+    nsswitch.conf passwd pki/ca-trust pki/tls/cert.pem pki/tls/certs pki/tls/openssl.cnf protocols
+    services ssl/cert.pem ssl/certs ssl/openssl.cnf timezone
+"""
 _SYSTEM = (
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/libx32",
-    "/nix/store",
-    "/gnu/store",
+    *_FOLDERS.split(),
     *(f"{_LOCAL}/{name}" for name in ("bin", "include", "lib", "lib64", "libexec", "sbin")),
-    *(
-        f"/etc/{name}"
-        for name in (
-            "alternatives",
-            "fonts",
-            "group",
-            "hosts",
-            "ld.so.cache",
-            "ld.so.conf",
-            "ld.so.conf.d",
-            "localtime",
-            "mime.types",
-            "nsswitch.conf",
-            "passwd",
-            "pki/ca-trust",
-            "pki/tls/cert.pem",
-            "pki/tls/certs",
-            "pki/tls/openssl.cnf",
-            "protocols",
-            "services",
-            "ssl/cert.pem",
-            "ssl/certs",
-            "ssl/openssl.cnf",
-            "timezone",
-        )
-    ),
+    *(f"/etc/{name}" for name in _OF_ETC.split()),
 )
 # Programs that are installed in folders of their own, shown only where PATH names them.
 _PACKAGES = ("/opt", _LOCAL)

@@ -1,7 +1,7 @@
 """Writes the records of a task file; see `grammar` for the format and for reading them back.
 
-Each function removes the secrets that `scrub` knows. Without it, `Encoded.text` has what may hold
-some: the journal looks through that once for all records that it writes together.
+`Encoded.text` has what may hold a secret: the journal looks through that once for all records that
+it writes together.
 
 A field of a record is a bullet with a short text, or a bullet and fenced blocks with a value.
 A fence's info string gives the payload's language and its length in bytes. Reading takes exactly
@@ -29,12 +29,12 @@ from zlib import crc32
 
 from evaluator.errors import UsageError
 from evaluator.patterns import Match, Pattern
+from evaluator.record.entries import Entry, FixedValue
 from evaluator.record.steps import (
     FinalStatus,
     Header,
     Resumption,
     RunStatus,
-    Scrub,
     StepEnd,
     StepStart,
     Summary,
@@ -159,12 +159,8 @@ _repeated = lru_cache(maxsize=1024)(_inline)
 """As `_inline`, for a name or path that many records have."""
 
 
-def _text_field(label: str, text: str, scrub: Scrub | None = None) -> str:
-    """A bullet with a text, without the secrets that `scrub` knows: on its own line where it is
-    short and plain, else fenced.
-    """
-    if scrub is not None:
-        text = scrub.redact(text)
+def _text_field(label: str, text: str) -> str:
+    """A bullet with a text: on its own line where it is short and plain, else fenced."""
     if (
         len(text) <= _INLINE_CHARS
         and text
@@ -176,34 +172,18 @@ def _text_field(label: str, text: str, scrub: Scrub | None = None) -> str:
     return f"- **{label}**:\n{_block(text)}"
 
 
-class FixedValue:
-    """A JSON value that many records have: its field is encoded once. `fields` has that by its
-    label.
-    """
-
-    __slots__ = ("fields", "value")
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-        self.fields: dict[str, str] = {}
-
-
-def _value_field(label: str, value: Any, scrub: Scrub | None = None) -> str:
-    """A bullet and the blocks that contain `value` exactly, except the secrets that `scrub` knows.
+def _value_field(label: str, value: Any) -> str:
+    """A bullet and the blocks that contain `value` exactly.
 
     Raises: UsageError, if it is neither JSON nor text.
     """
     if type(value) is FixedValue:
-        if scrub is not None:
-            return _value_field(label, value.value, scrub)
         field = value.fields.get(label)
         if field is None:
             field = value.fields[label] = _value_field(label, value.value)
         return field
     lifted: list[tuple[str, str]] = []
     try:
-        if scrub is not None:
-            value = scrub.redact_value(value)
         if type(value) is str:
             return f"- **{label}**:\n{_block(value)}"
         blocks = _json(value)
@@ -218,11 +198,9 @@ def _value_field(label: str, value: Any, scrub: Scrub | None = None) -> str:
     return f"- **{label}**:\n{blocks}"
 
 
-def _json_field(label: str, value: Any, scrub: Scrub | None = None) -> str:
-    """A bullet with a small JSON value on its own line, without the secrets that `scrub` knows."""
+def _json_field(label: str, value: Any) -> str:
+    """A bullet with a small JSON value on its own line."""
     try:
-        if scrub is not None:
-            value = scrub.redact_value(value)
         text = "".join(_ascii(value, False))
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{label} is not a JSON value: {error}") from error
@@ -318,13 +296,31 @@ def _separate(place: Match) -> str:
     return f"{place[1]}\0"
 
 
-def encode_header(
-    header: Header, scrub: Scrub | None = None, *, key: bytes | None = None
-) -> tuple[Encoded, int]:
+def encode(entry: Entry, chain: Chain) -> Encoded:
+    """A record after the one that `chain` names. Raises: UsageError, if a value in it is not
+    JSON.
+    """
+    first = entry.parts[0]
+    match entry.kind:
+        case "header":
+            return encode_header(first, key=chain.key)[0]
+        case "begin":
+            return encode_begin(entry.number, first, chain)
+        case "end":
+            return encode_end(entry.number, first, chain, restate=entry.name)
+        case "note":
+            return encode_note(entry.number, first, entry.parts[1], chain)
+        case "resume":
+            return encode_resumption(first, chain)
+        case "summary":
+            return encode_summary(first, chain, content_of=entry.number or None)
+
+
+def encode_header(header: Header, *, key: bytes | None = None) -> tuple[Encoded, int]:
     """The file's first record, and the offset of its status line (see `STATUS_HINTS`). With `key`
     it is signed, and so are the records that are chained to it.
     """
-    values = _header_values(header, scrub)
+    values = _header_values(header)
     fields = f"- **Created**: {_inline(header.created)}\n" + _template_fields(
         header.template, header.template_sha256, header.template_version, header.model
     )
@@ -359,30 +355,15 @@ def _template_fields(
     return "".join(_text_field(label, text) for label, text in texts.items() if text is not None)
 
 
-def _header_values(header: Header, scrub: Scrub | None) -> str:
+def _header_values(header: Header) -> str:
     text = ""
-    extra = header.extra
-    if scrub is not None and header.parent is None:
-        extra = {**extra, **_removed_secrets(header, scrub)}
-    if extra:
-        text = _value_field("Extra", extra, scrub=scrub)
+    if header.extra:
+        text = _value_field("Extra", header.extra)
     if header.request:
-        text += _text_field("Request", header.request, scrub=scrub)
+        text += _text_field("Request", header.request)
     if header.inputs:
-        text += _value_field("Inputs", header.inputs, scrub=scrub)
+        text += _value_field("Inputs", header.inputs)
     return text
-
-
-def _removed_secrets(header: Header, scrub: Scrub) -> dict[str, Any]:
-    """Names what a run that starts again lacks, because it is secret."""
-    removed: dict[str, Any] = {}
-    inputs = [name for name, value in header.inputs.items() if scrub.redact_value(value) != value]
-    if inputs:
-        removed["redacted_inputs"] = inputs
-    shots = header.extra.get("shots")
-    if scrub.redact_value(shots) != shots:
-        removed["redacted_shots"] = True
-    return removed
 
 
 def _owner_field(owner: Owner) -> str:
@@ -390,7 +371,7 @@ def _owner_field(owner: Owner) -> str:
     return f"- **Owner**: {_inline(text)}\n"
 
 
-def encode_resumption(resumption: Resumption, chain: Chain, scrub: Scrub | None = None) -> Encoded:
+def encode_resumption(resumption: Resumption, chain: Chain) -> Encoded:
     """The record that a process took over the run."""
     body = f"\n- **At**: {_inline(resumption.at)}\n"
     if resumption.owner is not None:
@@ -398,35 +379,29 @@ def encode_resumption(resumption: Resumption, chain: Chain, scrub: Scrub | None 
     if resumption.cut_bytes:
         body += f"- **Cut**: {resumption.cut_bytes} bytes\n"
     if resumption.allowed is not None:
-        body += _text_field("Allowed", resumption.allowed, scrub=scrub)
+        body += _text_field("Allowed", resumption.allowed)
     return _record(RULE, "## Resumed ", kind="resume", number=0, body=body, chain=chain, text=body)
 
 
-def encode_begin(
-    number: int, start: StepStart, chain: Chain, scrub: Scrub | None = None
-) -> Encoded:
+def encode_begin(number: int, start: StepStart, chain: Chain) -> Encoded:
     """The record that a step begins, which is a new section.
 
     Raises: UsageError, if a value in it is not JSON.
     """
-    if scrub is None:
-        name = start.name
-    else:
-        name = scrub.redact(start.name)
     args = ""
     if start.args is not None:
-        args = _value_field("Args", start.args, scrub)
+        args = _value_field("Args", start.args)
     retry = ""
     if start.attempt > 1:
         retry = " (retry)"
     return _record(
         RULE,
-        f"## Step {number}{retry}: {_repeated(name)} ",
+        f"## Step {number}{retry}: {_repeated(start.name)} ",
         kind="begin",
         number=number,
         body=_begin_fields(start) + args,
         chain=chain,
-        text=f"{name}\n{_without_fences(args)}",
+        text=f"{start.name}\n{_without_fences(args)}",
     )
 
 
@@ -437,31 +412,22 @@ def _begin_fields(start: StepStart) -> str:
     if start.custom_id is not None:
         body += f"- **Custom id**: {_inline(start.custom_id)}\n"
     if start.backoff_s is not None:
-        body += f"- **Backoff**: {_milliseconds(start.backoff_s)}\n"
+        body += f"- **Backoff**: {milliseconds(start.backoff_s)}\n"
     body += f"- **Kind**: {start.kind}\n- **Path**: {_repeated(start.path)}\n"
     if start.fingerprint:
         body += f"- **Fingerprint**: {_inline(start.fingerprint)}\n"
     return body
 
 
-def encode_end(
-    number: int,
-    end: StepEnd,
-    chain: Chain,
-    scrub: Scrub | None = None,
-    *,
-    restate: str | None = None,
-) -> Encoded:
+def encode_end(number: int, end: StepEnd, chain: Chain, *, restate: str | None = None) -> Encoded:
     """The record that a step has ended. `restate` is the step's name where other records come
     between.
 
     Raises: UsageError, if a value in it is not JSON.
     """
-    body = _end_body(end, scrub)
+    body = _end_body(end)
     if restate is None:
         return _record(b"", "", kind="end", number=number, body=body, chain=chain, text=body)
-    if scrub is not None:
-        restate = scrub.redact(restate)
     return _record(
         RULE,
         f"## Step {number} (result): {_inline(restate)} ",
@@ -473,51 +439,41 @@ def encode_end(
     )
 
 
-def encode_note(
-    number: int, start: StepStart, end: StepEnd, chain: Chain, scrub: Scrub | None = None
-) -> Encoded:
+def encode_note(number: int, start: StepStart, end: StepEnd, chain: Chain) -> Encoded:
     """One record for a step that begins and ends at once, because it has no effect.
 
     Raises: UsageError, if a value in it is not JSON.
     """
-    if scrub is None:
-        name = start.name
-    else:
-        name = scrub.redact(start.name)
     values = ""
     if start.args is not None:
-        values = _value_field("Args", start.args, scrub)
-    values += _end_body(end, scrub)
+        values = _value_field("Args", start.args)
+    values += _end_body(end)
     return _record(
         RULE,
-        f"## Step {number}: {_repeated(name)} ",
+        f"## Step {number}: {_repeated(start.name)} ",
         kind="note",
         number=number,
         body=_begin_fields(start) + values,
         chain=chain,
-        text=f"{name}\n{values}",
+        text=f"{start.name}\n{values}",
     )
 
 
-def _end_body(end: StepEnd, scrub: Scrub | None) -> str:
+def _end_body(end: StepEnd) -> str:
     body = ""
     if end.output is not None:
-        body = _value_field("Output", end.output, scrub=scrub)
-    body += f"- **Duration**: {_milliseconds(end.duration_s)}\n- **Status**: {end.status}\n"
+        body = _value_field("Output", end.output)
+    body += f"- **Duration**: {milliseconds(end.duration_s)}\n- **Status**: {end.status}\n"
     if end.error is not None:
-        body += _text_field(
-            "Reason" if end.status == "aborted" else "Error", end.error, scrub=scrub
-        )
+        body += _text_field("Reason" if end.status == "aborted" else "Error", end.error)
     if end.usage is not None:
-        body += _json_field("Usage", end.usage, scrub=scrub)
+        body += _json_field("Usage", end.usage)
     if end.extra is not None:
-        body += _value_field("Extra", end.extra, scrub=scrub)
+        body += _value_field("Extra", end.extra)
     return body
 
 
-def encode_summary(
-    summary: Summary, chain: Chain, scrub: Scrub | None = None, *, content_of: int | None = None
-) -> Encoded:
+def encode_summary(summary: Summary, chain: Chain, *, content_of: int | None = None) -> Encoded:
     """The records that end a run: the result, then a short summary that ends the file.
 
     `content_of` is the step that has the result's content (see `grammar.content_text`), which is
@@ -525,8 +481,8 @@ def encode_summary(
 
     Raises: UsageError, if a value in it is not JSON.
     """
-    result = _result_body(summary, content_of, scrub=scrub)
-    end = _summary_body(summary, scrub)
+    result = _result_body(summary, content_of)
+    end = _summary_body(summary)
     text = result + end
     first = b""
     if result:
@@ -538,37 +494,38 @@ def encode_summary(
     return Encoded(first + last.data, last.chain, text)
 
 
-def _result_body(summary: Summary, content_of: int | None, scrub: Scrub | None) -> str:
+def _result_body(summary: Summary, content_of: int | None) -> str:
     if summary.result is None:
         return ""
     if content_of is None:
-        return "\n" + _value_field("Result", summary.result, scrub=scrub)
+        return "\n" + _value_field("Result", summary.result)
     rest = {key: value for key, value in summary.result.items() if key != "content"}
-    return f"\n- **Content**: see step {content_of}\n{_value_field('Result', rest, scrub=scrub)}"
+    return f"\n- **Content**: see step {content_of}\n{_value_field('Result', rest)}"
 
 
-def _summary_body(summary: Summary, scrub: Scrub | None) -> str:
+def _summary_body(summary: Summary) -> str:
     total = f"{summary.steps}"
     if summary.planned is not None:
         total += f" of {summary.planned} planned"
     if summary.retries:
         total += f" ({summary.retries} {'retry' if summary.retries == 1 else 'retries'})"
     body = (
-        f"\n- **Total Steps**: {total}\n- **Total Duration**: {_milliseconds(summary.duration_s)}\n"
+        f"\n- **Total Steps**: {total}\n- **Total Duration**: {milliseconds(summary.duration_s)}\n"
         f"- **Final Status**: {summary.status}\n"
     )
     if summary.models:
-        body += _json_field("Models", list(summary.models), scrub=scrub)
+        body += _json_field("Models", list(summary.models))
     if summary.reason is not None:
         body += _text_field(
-            "Abort Reason" if summary.status == "aborted" else "Reason", summary.reason, scrub=scrub
+            "Abort Reason" if summary.status == "aborted" else "Reason", summary.reason
         )
     if summary.usage is not None:
-        body += _json_field("Usage", summary.usage, scrub=scrub)
+        body += _json_field("Usage", summary.usage)
     return body
 
 
-def _milliseconds(seconds: float) -> str:
+def milliseconds(seconds: float) -> str:
+    """A duration as records have it. Raises: UsageError, if it is not finite or negative."""
     try:
         whole, part = divmod(round(seconds * 1e6), 1000)
     except (ValueError, OverflowError) as error:

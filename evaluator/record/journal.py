@@ -22,26 +22,17 @@ import os
 import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 from evaluator import clock, disk
 from evaluator.errors import RecordError, RecordNotWritten, UsageError, advice_on
 from evaluator.files.atomic import NEW_FILE, unlock
 from evaluator.files.trust import signing_key
-from evaluator.record.encoding import (
-    STATUS_HINTS,
-    Chain,
-    Encoded,
-    encode_begin,
-    encode_end,
-    encode_header,
-    encode_note,
-    encode_resumption,
-    encode_summary,
-)
+from evaluator.record.encoding import STATUS_HINTS, Chain, Encoded, encode, encode_header
+from evaluator.record.entries import Entry, scrubbed
 from evaluator.record.grammar import JournalState, content_text
 from evaluator.record.steps import (
     FinalStatus,
@@ -59,12 +50,6 @@ IN_FLIGHT = "in flight when the run was interrupted; its end is not recorded"
 
 Sync = Literal["off", "task", "step"]
 SYNC_POLICIES: tuple[Sync, ...] = get_args(Sync)
-
-
-class Encode(Protocol):
-    """Encodes a record, without the secrets that `scrub` knows."""
-
-    def __call__(self, *, chain: Chain, scrub: Scrub | None = None) -> Encoded: ...
 
 
 class OpenFolders:
@@ -158,8 +143,8 @@ class Journal:
         # Bytes to cut off before the first write to a reopened file; None: the file is this
         # process's already.
         self._takeover: int | None = None
-        # What the next flush writes, each with what encodes it. `_chain` is the one before them.
-        self._pending: list[tuple[Encode, Encoded]] = []
+        # What the next flush writes. `_chain` is the one before them.
+        self._pending: list[tuple[Entry, Encoded]] = []
 
     def start(self, header: Header, key: bytes | None) -> None:
         """Begins a new file; its records are signed with `key`, unless it is None.
@@ -167,13 +152,8 @@ class Journal:
         Raises: UsageError, if the inputs are not JSON.
         """
         self._is_subtask = header.parent is not None
-        self._add(partial(self._encode_header, header, key))
-
-    def _encode_header(
-        self, header: Header, key: bytes | None, chain: Chain, scrub: Scrub | None = None
-    ) -> Encoded:
-        record, self._hint_offset = encode_header(header, scrub, key=key)
-        return record
+        self._chain = Chain(key=key)
+        self._add(Entry("header", 0, (header,)))
 
     def resume(
         self,
@@ -205,7 +185,7 @@ class Journal:
             else:
                 self._numbers.pop(step.start.path, None)
                 self._remember(step.number, step.end)
-        self._add(partial(encode_resumption, resumption))
+        self._add(Entry("resume", 0, (resumption,)))
         for number, index in state.open.items():
             self._open[number] = state.steps[index].start
             self.end(number, ends.get(number) or StepEnd("aborted", None, 0.0, IN_FLIGHT))
@@ -247,7 +227,7 @@ class Journal:
             raise UsageError(f"step {number} ({start.path}) has not ended; it cannot be retried")
         if number is None:
             number = self.steps + 1
-        self._add(partial(encode_begin, number, start))
+        self._add(Entry("begin", number, (start,)))
         if number > self.steps:
             self.steps = number
         else:
@@ -270,7 +250,7 @@ class Journal:
         restate = None
         if self._last != number:
             restate = start.name
-        self._add(partial(encode_end, number, end, restate=restate))
+        self._add(Entry("end", number, (end,), restate))
         del self._open[number]
         if end.status == "success":
             self._numbers.pop(start.path, None)
@@ -287,7 +267,7 @@ class Journal:
         """
         if self._failure is not None:
             raise self._refusal(self._failure)
-        self._add(partial(encode_note, self.steps + 1, start, end))
+        self._add(Entry("note", self.steps + 1, (start, end)))
         self.steps += 1
         self._last = None
 
@@ -316,13 +296,10 @@ class Journal:
 
     def _remove_secrets(self, scrub: Scrub) -> None:
         """Encodes again what the next flush writes."""
-        chain = self._chain
-        pending: list[tuple[Encode, Encoded]] = []
-        for encode, _ in self._pending:
-            record = encode(chain=chain, scrub=scrub)
-            pending.append((encode, record))
-            chain = record.chain
-        self._pending = pending
+        entries = [scrubbed(entry, scrub) for entry, _ in self._pending]
+        self._pending.clear()
+        for entry in entries:
+            self._add(entry)
 
     def flush_end(self) -> bool:
         """As `flush`, for the end of a step. Returns: False, if it is only written in this turn of
@@ -371,7 +348,7 @@ class Journal:
             number = self._texts.get(content)
         else:
             number = None
-        self._add(partial(encode_summary, summary, content_of=number))
+        self._add(Entry("summary", number or 0, (summary,)))
         self.flush()
 
     def settle(self, status: FinalStatus) -> None:
@@ -429,13 +406,17 @@ class Journal:
     def __exit__(self, *_: Any) -> None:
         self.abandon()
 
-    def _add(self, encode: Encode) -> None:
+    def _add(self, entry: Entry) -> None:
         """Raises: UsageError, if a value in it is not JSON."""
         if self._pending:
             chain = self._pending[-1][1].chain
         else:
             chain = self._chain
-        self._pending.append((encode, encode(chain=chain)))
+        if entry.kind == "header":
+            record, self._hint_offset = encode_header(entry.parts[0], key=chain.key)
+        else:
+            record = encode(entry, chain)
+        self._pending.append((entry, record))
 
     def _count_model(self, start: StepStart) -> None:
         if start.kind == "model":

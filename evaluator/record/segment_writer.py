@@ -23,6 +23,8 @@ from typing import Any
 from evaluator import disk
 from evaluator.errors import RecordError
 from evaluator.files.atomic import NEW_FILE, lock, unlock
+from evaluator.record.encoding import milliseconds
+from evaluator.record.entries import Entry, scrubbed, to_json
 from evaluator.record.journal import Journal, OpenFolders, Sync
 from evaluator.record.segments import (
     ENDED,
@@ -31,8 +33,9 @@ from evaluator.record.segments import (
     frame_head,
     index_body,
     labels_of,
+    make_frame,
 )
-from evaluator.record.steps import FinalStatus, Header, Scrub, Summary
+from evaluator.record.steps import FinalStatus, Header, Scrub, StepEnd, Summary
 from evaluator.store.owners import current_owner, owner_text
 
 # Bounds the index in memory, and what is read again after a kill.
@@ -197,7 +200,7 @@ class Segment:
 class SegmentJournal(Journal):
     """The journal of one task in a segment."""
 
-    __slots__ = ("_handle", "_segment", "_status")
+    __slots__ = ("_handle", "_key", "_packed", "_segment", "_signature", "_status")
 
     def __init__(
         self,
@@ -214,8 +217,14 @@ class SegmentJournal(Journal):
         self._segment = segment
         self._status: PackedStatus = "running"
         self._handle: asyncio.Handle | None = None
+        self._key: bytes | None = None
+        # That of the task's last frame.
+        self._signature = b""
+        # What the next flush writes.
+        self._packed: list[tuple[Entry, bytes]] = []
 
     def start(self, header: Header, key: bytes | None) -> None:
+        self._key = key
         labels = labels_of(header)
         if labels is not None and self._scrub is not None:
             labels = self._scrub.redact_value(dict(labels))
@@ -239,7 +248,17 @@ class SegmentJournal(Journal):
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
-        super().flush()
+        if self._failure is not None:
+            raise self._refusal(self._failure)
+        if not self._packed:
+            return
+        body = b",".join([data for _, data in self._packed])
+        scrub = self._scrub
+        if scrub is not None and scrub.suspects(body.decode()):
+            body = b",".join([to_json(scrubbed(entry, scrub)) for entry, _ in self._packed])
+        frame, self._signature = make_frame(body, self._signature, self._key)
+        self._write(frame)
+        self._packed.clear()
 
     def _flush_quietly(self) -> None:
         if self._fd >= 0 and self._failure is None:
@@ -267,8 +286,14 @@ class SegmentJournal(Journal):
         self._release("is closed")
 
     def discard(self) -> None:
-        self._pending.clear()
+        self._packed.clear()
         self._release("was abandoned")
+
+    def _add(self, entry: Entry) -> None:
+        for part in entry.parts:
+            if type(part) is StepEnd or type(part) is Summary:
+                milliseconds(part.duration_s)
+        self._packed.append((entry, to_json(entry)))
 
     def _write(self, data: bytes) -> None:
         try:
@@ -283,7 +308,7 @@ class SegmentJournal(Journal):
             return
         self._fd = -1
         self._failure = why
-        self._pending.clear()
+        self._packed.clear()
         if self._offset and self._status not in ENDED:
             # If it cannot be written, the task is released with the end of this process.
             with contextlib.suppress(OSError):

@@ -1,15 +1,16 @@
 """Segments: the records of many tasks in one append-only file, and how they are read.
 
-`tasks/segments/SEGMENT-17.md` is a sequence of frames. A frame is an opening line and the next
-bytes of one task file:
+`tasks/segments/SEGMENT-17.md` is a sequence of frames. A frame is an opening line and a line with
+the next records of one task, as JSON (`entries`):
 
     <!-- running 17 612 6c1f09aa d2037e5b -->
+    ["90d5c1f3a87be2460d1f6b9a3c45e870",["header",0,null,[17,…]],["begin",1,null,["turn[1]",…]]]
 
-The line has the status of the task after the frame, the task's id, the number of bytes, their
-CRC-32, and the CRC-32 of the line so far, seeded with that of the frame before. All frames of a
-task together are its task file, byte for byte, except the status below the title, which `task_file`
-fills in. So a segment is itself Markdown, and everything that holds for records inside a task file
-holds here too.
+The first line has the status of the task after the frame, the task's id, the number of bytes, their
+CRC-32, and the CRC-32 of the line so far, seeded with that of the frame before. The text before the
+records signs them and, through the signature before, the earlier frames of the task. `task_file`
+makes the task file of all of them, byte for byte as a run of its own writes it. Frames of earlier
+versions have the bytes of that file themselves.
 
 The first frame (`segment`) names the process that writes the file. It holds the file's lock as long
 as it may append. `released` is a frame without bytes: that process does not continue the task. The
@@ -21,6 +22,7 @@ other difference is damage, and only the frames before it are read.
 from __future__ import annotations
 
 import contextlib
+import hmac
 import json
 import os
 import re
@@ -32,12 +34,14 @@ from typing import Any, BinaryIO, Literal, cast, get_args
 from zlib import crc32
 
 from evaluator import disk
-from evaluator.errors import CorruptRecord, RecordError
+from evaluator.errors import CorruptRecord, EvaluatorError, RecordError
 from evaluator.files.atomic import try_lock, unlock, write_atomic
 from evaluator.files.open_below import open_regular
+from evaluator.files.trust import signing_key
 from evaluator.lazy_dataclass import dataclass
 from evaluator.record import grammar
-from evaluator.record.encoding import STATUS_HINTS
+from evaluator.record.encoding import STATUS_HINTS, Chain, encode, record_signature
+from evaluator.record.entries import read_entry
 from evaluator.record.steps import FinalStatus, Header
 from evaluator.store.owners import Owner, is_gone, parse_owner
 
@@ -60,6 +64,17 @@ _MAX_FRAME_BYTES = 1_000_000_000
 # Indexes in memory: one has up to 10,000 tasks.
 _CACHED = 8
 _STATUSES = frozenset(get_args(PackedStatus))
+_RECORDS = re.compile(rb'\["([0-9a-f]{32}|)",(.*)\]\n', re.DOTALL)
+# What parsing, reading and encoding raise for records that nobody wrote with this package.
+_UNREADABLE = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    EvaluatorError,
+)
 
 
 def frame_head(kind: str, number: int, data: bytes, chain: int) -> tuple[bytes, int]:
@@ -67,6 +82,16 @@ def frame_head(kind: str, number: int, data: bytes, chain: int) -> tuple[bytes, 
     line = b"<!-- %b %d %d %08x " % (kind.encode(), number, len(data), crc32(data))
     chain = crc32(line, chain)
     return b"%b%08x -->\n" % (line, chain), chain
+
+
+def make_frame(body: bytes, previous: bytes, key: bytes | None) -> tuple[bytes, bytes]:
+    """The content of a frame with the records `body`, and its signature; `previous` is that of the
+    task's frame before.
+    """
+    signature = b""
+    if key is not None:
+        signature = record_signature(key, previous, line=b"frame", body=body)
+    return b'["%b",%b]\n' % (signature, body), signature
 
 
 @dataclass(slots=True)
@@ -181,8 +206,7 @@ class SegmentIndex:
         else:
             task = self.tasks.get(number)
             if task is None:
-                header = grammar.header_of(data, str(self.path))
-                task = PackedTask(number, labels=labels_of(header))
+                task = PackedTask(number, labels=labels_of(_header_of(data)))
                 self.tasks[number] = task
             task.status = cast("PackedStatus", kind)
             if data:
@@ -382,14 +406,59 @@ class Segments:
 
 
 def task_file(index: SegmentIndex, task: PackedTask) -> bytes:
-    """The task file of a packed task. Raises: RecordError, if the segment cannot be read."""
+    """The task file of a packed task, signed as far as the frames are.
+
+    Raises: RecordError, if the segment cannot be read; CorruptRecord, if its records cannot.
+    """
     with _opened(index.path) as file:
         fd = file.fileno()
-        places = zip(task.places[::2], task.places[1::2], strict=True)
-        data = b"".join(os.pread(fd, length, offset) for offset, length in places)
+        places = list(zip(task.places[::2], task.places[1::2], strict=True))
+        frames = [os.pread(fd, length, offset) for offset, length in places]
+    if frames and _RECORDS.fullmatch(frames[0]) is not None:
+        try:
+            data = _as_markdown(frames)
+        except _UNREADABLE as error:
+            message = f"the records of TASK-{task.id} cannot be read: {error}"
+            raise CorruptRecord(str(index.path), 1, offset=places[0][0], message=message) from error
+    else:
+        data = b"".join(frames)
     if task.status in ENDED:
         # Replaces the same number of bytes, as `Journal.settle` does.
         at = data.find(b"\n") + 2
         hint = STATUS_HINTS[task.status]
         data = data[:at] + hint + data[at + len(hint) :]
     return data
+
+
+def _as_markdown(frames: list[bytes]) -> bytes:
+    """The records of a task as a task file has them. The first frame that this user did not sign
+    ends the signed records.
+    """
+    chain = Chain(key=signing_key(create=False))
+    previous = b""
+    pieces: list[bytes] = []
+    for frame in frames:
+        match = _RECORDS.fullmatch(frame)
+        if match is None:
+            raise ValueError("a frame without records")
+        signature, body = match.groups()
+        if chain.key is not None and not hmac.compare_digest(
+            make_frame(body, previous, chain.key)[1], signature
+        ):
+            chain = chain._replace(key=None)
+        previous = signature
+        for row in json.loads(b"[%b]" % body):
+            record = encode(read_entry(row), chain)
+            pieces.append(record.data)
+            chain = record.chain
+    return b"".join(pieces)
+
+
+def _header_of(data: bytes) -> Header | None:
+    """The header in the first frame of a task; None where it cannot be read."""
+    match = _RECORDS.fullmatch(data)
+    if match is None:
+        return grammar.header_of(data)
+    with contextlib.suppress(*_UNREADABLE):
+        return read_entry(json.loads(b"[%b]" % match[2])[0]).parts[0]
+    return None

@@ -18,7 +18,7 @@ from functools import lru_cache, partial
 from typing import Any, TypeVarTuple
 
 from evaluator.errors import RecordError, StepChanged
-from evaluator.record.encoding import FixedValue
+from evaluator.record.entries import FixedValue
 from evaluator.record.journal import Journal, now
 from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
 from evaluator.record.steps import (

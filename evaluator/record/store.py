@@ -253,9 +253,7 @@ class TaskStore(TaskFolder):
         nothing of it was written; RecordError, if it is another program's; CorruptRecord, if it has
         been changed, with `repair` only if its header has been.
         """
-        with self._lock:
-            folders = self._prepared()
-        self._unpack(task_id, folders)
+        folders = self._unpack(task_id)
         path, fd = self._locked(task_id)
         try:
             data = bytearray()
@@ -324,17 +322,22 @@ class TaskStore(TaskFolder):
             )
         return end
 
-    def _unpack(self, task_id: int, folders: OpenFolders) -> None:
-        """Makes the task file of a task in a segment, which then is the task's record. Raises:
-        TaskBusy, if a process runs it; RecordError, as `reopen`.
+    def _unpack(self, task_id: int) -> OpenFolders:
+        """Makes the task file of a task in a segment, which then is the task's record. Nothing is
+        created for a task that does not exist. Raises: TaskBusy, if a process runs it; RecordError,
+        as `reopen`.
         """
+        packed = None
         try:
             self.path_of(task_id)
-            return
         except TaskNotBegun:
             packed = self._segments.find(task_id)
+            if packed is None:
+                raise
+        with self._lock:
+            folders = self._prepared()
         if packed is None:
-            return
+            return folders
         index, task = packed
         if packed_status(index, task) == "running":
             owner = index.owner
@@ -355,6 +358,7 @@ class TaskStore(TaskFolder):
                 sync=self._sync != "off",
                 replace=False,
             )
+        return folders
 
     def _locked(self, task_id: int) -> tuple[Path, int]:
         """A task's file, open for writing and locked."""

@@ -20,7 +20,7 @@ from evaluator.errors import ToolError
 from evaluator.errors.messages import visible
 from evaluator.files.open_below import decode
 from evaluator.lazy_dataclass import dataclass
-from evaluator.output.patterns import BadPattern, compile_as_re
+from evaluator.patterns import BadPattern, compile_as_re
 from evaluator.processes.concurrency import in_thread
 from evaluator.tools.file_access import FileAccess
 

@@ -46,41 +46,38 @@ _NAMED = """
     XF86AudioStop XF86AudioMute
     XF86AudioRaiseVolume XF86AudioLowerVolume
 """
-_ALSO = {
-    "enter": "Return",
-    "esc": "Escape",
-    "del": "Delete",
-    "ins": "Insert",
-    "pageup": "Page_Up",
-    "pgup": "Page_Up",
-    "pagedown": "Page_Down",
-    "pgdn": "Page_Down",
-    "arrowleft": "Left",
-    "arrowright": "Right",
-    "arrowup": "Up",
-    "arrowdown": "Down",
-    "spacebar": "space",
-    "control": "ctrl",
-    "option": "alt",
-    "cmd": "super",
-    "command": "super",
-    "win": "super",
-    "windows": "super",
-    "-": "minus",
-    "=": "equal",
-    ",": "comma",
-    ".": "period",
-    "/": "slash",
-    "\\": "backslash",
-    ";": "semicolon",
-    "'": "apostrophe",
-    "`": "grave",
-    "[": "bracketleft",
-    "]": "bracketright",
-    "*": "asterisk",
-    "?": "question",
+_OTHER_NAMES = {
+    "Return": "enter",
+    "Escape": "esc",
+    "Delete": "del",
+    "Insert": "ins",
+    "Page_Up": "pageup pgup",
+    "Page_Down": "pagedown pgdn",
+    "Left": "arrowleft",
+    "Right": "arrowright",
+    "Up": "arrowup",
+    "Down": "arrowdown",
+    "space": "spacebar",
+    "ctrl": "control",
+    "alt": "option",
+    "super": "cmd command win windows",
+    "minus": "-",
+    "equal": "=",
+    "comma": ",",
+    "period": ".",
+    "slash": "/",
+    "backslash": "\\",
+    "semicolon": ";",
+    "apostrophe": "'",
+    "grave": "`",
+    "bracketleft": "[",
+    "bracketright": "]",
+    "asterisk": "*",
+    "question": "?",
 }
-_KEYS = {name.lower(): name for name in _NAMED.split()} | _ALSO
+_KEYS = {name.lower(): name for name in _NAMED.split()} | {
+    other: name for name, others in _OTHER_NAMES.items() for other in others.split()
+}
 
 
 def chords(text: str) -> list[str]:

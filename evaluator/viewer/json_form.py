@@ -49,6 +49,10 @@ SCRIPTS = (
 STYLE = "page.css"
 
 
+Query = Mapping[str, str]
+"""The values of an address and of a form."""
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """A page: the view of the script that draws it, its values, how often it asks for newer ones

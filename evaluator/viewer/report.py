@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, get_args
@@ -116,10 +116,7 @@ def write_report(
         spools: list[SampleSpool] = []
         heads: list[dict[str, Any]] = []
         for number, (batch, name) in enumerate(zip(batches, names, strict=True)):
-            if batch.folder is None:
-                folder = None
-            else:
-                folder = folder_url(Path(batch.folder), path)
+            folder = None if batch.folder is None else folder_url(Path(batch.folder), path)
             read = _reader(batch.folder, transcripts)
             spool = open_spools.enter_context(
                 SampleSpool(
@@ -156,10 +153,7 @@ def _reader(folder: str | Path | None, wanted: Transcripts) -> ReadTranscripts |
     if folder is None or wanted == "none":
         return None
     path = Path(folder)
-    if wanted == "all":
-        verdicts = set(Verdict)
-    else:
-        verdicts = {Verdict.FAILED, Verdict.ERROR}
+    verdicts = set(Verdict) if wanted == "all" else {Verdict.FAILED, Verdict.ERROR}
 
     def read(result: SampleResult) -> list[dict[str, Any]] | None:
         if result.verdict not in verdicts:
@@ -244,15 +238,17 @@ def in_words(comparison: Comparison) -> str:
     difference = comparison.difference
     if difference.mean is None:
         return "There is no difference to report: no sample has a value on both sides."
-    unit, scale = ("points", 100) if comparison.scorer is None else (f"of {comparison.scorer}", 1)
-    size = abs(difference.mean) * scale
-    if scale > 1:
-        amount = f"{size:.1f} {unit}"
+    size = abs(difference.mean)
+    if comparison.scorer is None:
+        scale = 100
+        digits = ".0f"
+        amount = f"{100 * size:.1f} points"
     else:
-        amount = f"{size:.3g} {unit}"
+        scale = 1
+        digits = ".3g"
+        amount = f"{size:.3g} of {comparison.scorer}"
     rows = f"{comparison.n:,} pair{'' if comparison.n == 1 else 's'}"
     if difference.low is not None and difference.high is not None:
-        digits = ".0f" if scale > 1 else ".3g"
         ends = [difference.low * scale, difference.high * scale]
         if difference.mean < 0:
             ends = [-end for end in reversed(ends)]
@@ -365,9 +361,5 @@ def _compared(a: Batch, b: Batch, cells: tuple[Cell, Cell]) -> dict[str, Any]:
 def _results_of(
     batch: Batch, cell: Cell, keys: Mapping[tuple[str, int], Any]
 ) -> dict[tuple[str, int], SampleResult]:
-    found: Iterator[SampleResult]
-    if keys:
-        found = batch.results(cell)
-    else:
-        found = iter(())
+    found = batch.results(cell) if keys else ()
     return {key: each for each in found if (key := (each.sample_id, each.epoch)) in keys}

@@ -82,29 +82,21 @@ def transcripts(folder: Path, result: SampleResult) -> list[Transcript]:
     """Those of the task first, then those of each scorer's judges; none for a result without a task
     file.
     """
-    tasks: list[tuple[str, int]]
-    if result.task_id is None:
-        tasks = []
-    else:
-        tasks = [("Task", result.task_id)]
+    tasks: list[tuple[str, int]] = []
+    if result.task_id is not None:
+        tasks.append(("Task", result.task_id))
     for name, score in result.scores.items():
         found = score.metadata.get("task_ids")
         if isinstance(found, list):
             judges = [task for task in cast("list[Any]", found) if type(task) is int]
-        else:
-            judges = []
-        tasks += [(f"Judge of {name}", task) for task in judges[:_MAX_JUDGES]]
+            tasks += [(f"Judge of {name}", task) for task in judges[:_MAX_JUDGES]]
     return [_transcript(folder, title, task=task) for title, task in tasks]
 
 
 def _transcript(folder: Path, title: str, task: int) -> Transcript:
     if (folder / TASKS).is_symlink():
-        return Transcript(
-            title,
-            task,
-            conversations=(),
-            problem=f"{folder / TASKS} is a link; links are not followed",
-        )
+        problem = f"{folder / TASKS} is a link; links are not followed"
+        return Transcript(title, task, conversations=(), problem=problem)
     try:
         recording = TaskStore(folder / TASKS).read(task)
         return Transcript(
@@ -171,10 +163,8 @@ class SampleSpool:
             group = self.groups.setdefault((result.template, result.variant), len(self.groups))
             count, size = self._used[result.verdict]
             if count < self._max_samples and size < self._max_bytes:
-                if self._transcripts is None:
-                    transcripts = None
-                else:
-                    transcripts = self._transcripts(result)
+                read = self._transcripts
+                transcripts = None if read is None else read(result)
                 data = result_data(result, link_to(self._folder, result.task_file))
                 # One name for all results, not one for each.
                 self.fields = (*data, "cell", "transcripts")
@@ -189,8 +179,8 @@ class SampleSpool:
         for verdict in ORDER:
             self._files[verdict].seek(0)
             for line in self._files[verdict]:
-                count = count + 1
-                size = size + len(line) + 1
+                count += 1
+                size += len(line) + 1
                 if count > self._max_samples or size > self._max_bytes:
                     return
                 yield line.rstrip(b"\n")

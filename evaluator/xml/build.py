@@ -108,15 +108,11 @@ def _params(b: Builder, text: Text) -> tuple[Param, ...]:
             hint = 'parameters look like params="doc, style=short, n: integer=3"'
             b.error("invalid-params", f"{name[:60]!r} is not a name for a parameter", place, hint)
         elif colon and kind not in VALUE_TYPES:
-            b.error(
-                "invalid-params",
-                f"the type of {name} must be one of {', '.join(VALUE_TYPES)}",
-                place,
-            )
+            message = f"the type of {name} must be one of {', '.join(VALUE_TYPES)}"
+            b.error("invalid-params", message, place)
         elif b.is_new(name, seen, place, "the parameter"):
-            out.append(
-                Param(name, _unquoted(default.strip()) if equals else None, type=kind or "any")
-            )
+            value = _unquoted(default.strip()) if equals else None
+            out.append(Param(name, value, type=kind or "any"))
     return tuple(out)
 
 

@@ -121,15 +121,13 @@ def find_shell_operator(text: Text) -> tuple[str, int] | None:
     Quoted and escaped words are arguments, and so is a word that has such a character inside.
     `text` can be split, see `split_command`.
     """
-    is_start = True
+    before = "space"
     for part in _PART.finditer(text.value):
-        if (
-            is_start
-            and part.lastgroup == "plain"
-            and _SHELL_OPERATOR.match(text.value, part.start())
+        if (before, part.lastgroup) == ("space", "plain") and _SHELL_OPERATOR.match(
+            text.value, part.start()
         ):
             return part[0], part.start()
-        is_start = part.lastgroup == "space"
+        before = part.lastgroup
     return None
 
 
@@ -193,9 +191,7 @@ class View:
     def get(self, name: str) -> str | None:
         """The attribute without outer blank space; None if it is absent."""
         value = self.element.get(name)
-        if value is None:
-            return None
-        return value.strip()
+        return None if value is None else value.strip()
 
     def attribute(self, name: str) -> Text:
         return self.source.attribute_text(self.element, name)
@@ -284,58 +280,44 @@ class Builder:
                 self.unexpected(child, where or f"<{view.tag}>", allowed=(*once, *many))
             elif child.tag in found:
                 first = found[child.tag].span.line
-                self.error(
-                    "duplicate-element",
-                    f"<{child.tag}> is given twice; first on line {first}",
-                    span=child.span,
-                )
+                message = f"<{child.tag}> is given twice; first on line {first}"
+                self.error("duplicate-element", message, span=child.span)
             else:
                 found[child.tag] = child
         return found, others
 
+    def items(self, view: View, *tags: str) -> list[View]:
+        """The children of an element that holds a list; a finding for each with another tag."""
+        return self.sorted_children(view, (), tags)[1]
+
     def is_new(self, name: str | None, seen: dict[str, Span], span: Span, what: str) -> bool:
         """Adds `name` to `seen`. Returns False, with a finding, if it is there already."""
-        if name is None or name not in seen:
-            if name is not None:
-                seen[name] = span
-            return True
-        self.error(
-            "duplicate-name",
-            f"{what} {name!r} is given twice; first on line {seen[name].line}",
-            span=span,
-        )
-        return False
+        if name is not None and name in seen:
+            message = f"{what} {name!r} is given twice; first on line {seen[name].line}"
+            self.error("duplicate-name", message, span=span)
+            return False
+        if name is not None:
+            seen[name] = span
+        return True
 
     def unexpected(self, child: View, where: str, allowed: Collection[str]) -> None:
         from difflib import get_close_matches
 
         near = get_close_matches(child.tag, sorted(allowed), 1)
-        if near:
-            hint = f"did you mean <{near[0]}>?"
-        else:
-            hint = None
-        self.error(
-            "misplaced-element",
-            f"<{child.tag}> is not allowed in {where}",
-            span=child.span,
-            hint=hint,
-        )
-
-    def text(self, view: View) -> Text:
-        """The element's text, with the text of included partials in its place."""
-        if len(view.element) == 0:
-            return view.source.text_of(view.element)
-        return self._text(view, is_text_only=True)
+        hint = f"did you mean <{near[0]}>?" if near else None
+        message = f"<{child.tag}> is not allowed in {where}"
+        self.error("misplaced-element", message, span=child.span, hint=hint)
 
     def own_text(self, view: View) -> Text:
         """The text of an element that may hold elements too; it includes partials and leaves out
         other elements.
         """
+        return self.text(view, is_text_only=False)
+
+    def text(self, view: View, *, is_text_only: bool = True) -> Text:
+        """The element's text, with the text of included partials in its place."""
         if len(view.element) == 0:
             return view.source.text_of(view.element)
-        return self._text(view, is_text_only=False)
-
-    def _text(self, view: View, *, is_text_only: bool) -> Text:
         whole = view.source.text_of(view.element, holes=True)
         parts: list[Text] = []
         begin = 0
@@ -352,7 +334,7 @@ class Builder:
             if child.tag == "include":
                 partial = self._partial(child)
                 if partial is not None:
-                    parts.append(self._text(partial, is_text_only=is_text_only))
+                    parts.append(self.text(partial, is_text_only=is_text_only))
             elif is_text_only:
                 self.unexpected(child, f"the text of <{view.tag}>", allowed=("include",))
         parts.append(whole.part(begin, len(whole.value)))
@@ -418,17 +400,11 @@ class Builder:
         elif field.form == "integer":
             if _INTEGER.fullmatch(value):
                 found = int(value)
-            else:
-                found = None
         elif _DECIMAL.fullmatch(value):
             found = float(value)
         if found is None or not (field.form == "boolean" or field.admits(found)):
-            self.error(
-                "invalid-value",
-                f"{label} must be {field.wanted}, not {value[:60]!r}",
-                span=text.span,
-            )
-            return None
+            message = f"{label} must be {field.wanted}, not {value[:60]!r}"
+            return self.error("invalid-value", message, span=text.span)
         return found
 
     def flag(self, view: View, name: str) -> bool:

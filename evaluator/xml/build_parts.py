@@ -29,13 +29,13 @@ def expression(b: Builder, text: Text, what: str) -> Expression:
 
 def tools(b: Builder, view: View) -> tuple[str, ...]:
     names: dict[str, Span] = {}
-    for child in b.sorted_children(view, (), ("tool",))[1]:
+    for child in b.items(view, "tool"):
         b.is_new(child.get("name") or "", names, child.span, "the tool")
     return tuple(names)
 
 
 def examples(b: Builder, view: View) -> tuple[Example, ...]:
-    return tuple(_example(b, child) for child in b.sorted_children(view, (), ("example",))[1])
+    return tuple(_example(b, child) for child in b.items(view, "example"))
 
 
 def _example(b: Builder, view: View) -> Example:
@@ -67,16 +67,14 @@ def file_paths(b: Builder, view: View) -> FilePaths:
         message = f"source must be literal, glob, command or description, not {source[:60]!r}"
         b.error("invalid-value", message, view.attribute_span("source"))
         source = "literal"
-    if source in ("command", "description"):
-        wanted = source
-    else:
-        wanted = "path"
+    wanted = source if source in ("command", "description") else "path"
+    where = f'<file_paths source="{source}">'
     items: list[Text] = []
     given = 0
     shell = False
     for child in found:
         if child.tag != wanted:
-            b.unexpected(child, f'<file_paths source="{source}">', (wanted,))
+            b.unexpected(child, where, (wanted,))
             continue
         given += 1
         if wanted != "path" and given > 1:
@@ -87,7 +85,7 @@ def file_paths(b: Builder, view: View) -> FilePaths:
         else:
             items.append(_filled(b, child))
     if not given:
-        b.error("missing-element", f'<file_paths source="{source}"> needs a <{wanted}>', view.span)
+        b.error("missing-element", f"{where} needs a <{wanted}>", view.span)
     return FilePaths(source, tuple(items), view.span, shell)
 
 
@@ -130,11 +128,8 @@ def _check_json_schema(b: Builder, text: Text) -> None:
     except json.JSONDecodeError as error:
         b.error("invalid-schema", f"not valid JSON: {error.msg}", text.locate(error.pos), hint)
     except (RecursionError, ValueError):
-        b.error(
-            "invalid-schema",
-            "this JSON is nested too deeply or holds a number that is too long",
-            text.span,
-        )
+        message = "this JSON is nested too deeply or holds a number that is too long"
+        b.error("invalid-schema", message, text.span)
     else:
         if not isinstance(value, dict):
             b.error("invalid-schema", "an inline JSON Schema is an object", text.span, hint)
@@ -142,75 +137,18 @@ def _check_json_schema(b: Builder, text: Text) -> None:
             _check_keywords(b, cast("dict[str, Any]", value), text)
 
 
-_KEYWORDS = frozenset(
-    [
-        "$anchor",
-        "$comment",
-        "$defs",
-        "$dynamicAnchor",
-        "$dynamicRef",
-        "$id",
-        "$ref",
-        "$schema",
-        "$vocabulary",
-        "additionalItems",
-        "additionalProperties",
-        "allOf",
-        "anyOf",
-        "const",
-        "contains",
-        "contentEncoding",
-        "contentMediaType",
-        "contentSchema",
-        "default",
-        "definitions",
-        "dependencies",
-        "dependentRequired",
-        "dependentSchemas",
-        "deprecated",
-        "description",
-        "discriminator",
-        "else",
-        "enum",
-        "example",
-        "examples",
-        "exclusiveMaximum",
-        "exclusiveMinimum",
-        "externalDocs",
-        "format",
-        "if",
-        "items",
-        "maxContains",
-        "maxItems",
-        "maxLength",
-        "maxProperties",
-        "maximum",
-        "minContains",
-        "minItems",
-        "minLength",
-        "minProperties",
-        "minimum",
-        "multipleOf",
-        "not",
-        "nullable",
-        "oneOf",
-        "pattern",
-        "patternProperties",
-        "prefixItems",
-        "properties",
-        "propertyNames",
-        "readOnly",
-        "required",
-        "then",
-        "title",
-        "type",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-        "uniqueItems",
-        "writeOnly",
-        "xml",
-    ]
-)
+_KEYWORD_NAMES = """
+    $anchor $comment $defs $dynamicAnchor $dynamicRef $id $ref $schema $vocabulary
+    additionalItems additionalProperties allOf anyOf const contains contentEncoding
+    contentMediaType contentSchema default definitions dependencies dependentRequired
+    dependentSchemas deprecated description discriminator else enum example examples
+    exclusiveMaximum exclusiveMinimum externalDocs format if items maxContains maxItems
+    maxLength maxProperties maximum minContains minItems minLength minProperties minimum
+    multipleOf not nullable oneOf pattern patternProperties prefixItems properties propertyNames
+    readOnly required then title type unevaluatedItems unevaluatedProperties uniqueItems
+    writeOnly xml
+"""
+_KEYWORDS = frozenset(_KEYWORD_NAMES.split())
 _MAPS_OF_SCHEMAS = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
 )
@@ -254,15 +192,11 @@ def command(b: Builder, view: View) -> tuple[Text, ...]:
     if children:
         text = b.own_text(view)
         if text.value.strip():
-            b.error(
-                "misplaced-text",
-                "<command> has <arg> children and text; one of them is enough",
-                text.span,
-            )
+            message = "<command> has <arg> children and text; one of them is enough"
+            b.error("misplaced-text", message, text.span)
         if shell:
-            b.error(
-                "misplaced-element", "a shell command is one text, without <arg>", children[0].span
-            )
+            message = "a shell command is one text, without <arg>"
+            b.error("misplaced-element", message, children[0].span)
         return tuple(b.text(child) for child in children)
     text = _filled(b, view)
     if shell:
@@ -271,12 +205,8 @@ def command(b: Builder, view: View) -> tuple[Text, ...]:
         words = split_command(text)
     except SplitError as error:
         hint = "arguments can also be given one by one: <arg>…</arg>"
-        b.error(
-            "invalid-command",
-            f"this command cannot be split: {error}",
-            text.locate(error.offset),
-            hint,
-        )
+        message = f"this command cannot be split: {error}"
+        b.error("invalid-command", message, text.locate(error.offset), hint)
         return ()
     operator = find_shell_operator(text)
     if operator is not None:
@@ -284,10 +214,6 @@ def command(b: Builder, view: View) -> tuple[Text, ...]:
         hint = (
             f'write shell="true" to have a shell run it, or quote {word} to pass it as an argument'
         )
-        b.error(
-            "shell-syntax",
-            f"{word} needs a shell, and no shell runs this command",
-            text.locate(offset),
-            hint,
-        )
+        message = f"{word} needs a shell, and no shell runs this command"
+        b.error("shell-syntax", message, text.locate(offset), hint)
     return words

@@ -54,25 +54,15 @@ def node(b: Builder, view: View) -> Node:
 def task(b: Builder, view: View) -> Task:
     """The task of a `task` element, or of a role element that is a task itself."""
     type_name = view.get("type")
-    is_untyped = type_name is None and view.tag == "task"
-    if is_untyped:
-        b.note(
-            "no-type",
-            "<task> has no type, so it is atomic",
-            view.span,
-            'write type="atomic", or the type that is meant',
-        )
-    if type_name is not None and type_name not in OPERATORS:
-        b.error(
-            "invalid-value",
-            f"type must be one of {', '.join(OPERATORS)}",
-            view.attribute_span("type"),
-        )
     cls: type[Task] = OPERATORS.get(type_name or "", Atomic)
-    if is_untyped:
+    kind = f"of type {cls.type}"
+    if type_name is None and view.tag == "task":
         kind = "without a type, which is atomic"
-    else:
-        kind = f"of type {cls.type}"
+        hint = 'write type="atomic", or the type that is meant'
+        b.note("no-type", "<task> has no type, so it is atomic", view.span, hint)
+    elif type_name is not None and type_name not in OPERATORS:
+        message = f"type must be one of {', '.join(OPERATORS)}"
+        b.error("invalid-value", message, view.attribute_span("type"))
     children, _ = b.sorted_children(view, elements_of(cls), where=f"<{view.tag}> {kind}")
     _check_attributes(b, view, element=None, cls=cls)
     for tag, child in children.items():
@@ -132,10 +122,7 @@ def _fields(
     """
     found: dict[str, Any] = {}
     for field in FIELDS[cls]:
-        if field.element is None:
-            place = view
-        else:
-            place = children.get(field.element)
+        place = view if field.element is None else children.get(field.element)
         if place is None:
             if field.required:
                 if needs_all:
@@ -206,21 +193,13 @@ def _choice(b: Builder, view: View, field: Field) -> Any:
     choices = field.choices or {}
     value = text.value.strip()
     if value not in choices:
-        b.error(
-            "invalid-value",
-            f"<{field.element}> must be {field.wanted}, not {value[:60]!r}",
-            text.span,
-        )
-        return None
+        message = f"<{field.element}> must be {field.wanted}, not {value[:60]!r}"
+        return b.error("invalid-value", message, text.span)
     meaning = choices[value]
     if isinstance(meaning, str) and meaning != value:
-        b.warn(
-            "old-spelling",
-            f"{field.element} {value!r} is now {meaning!r}",
-            text.span,
-            f"write {meaning}",
-            fix=(value, meaning),
-        )
+        message = f"{field.element} {value!r} is now {meaning!r}"
+        fix = (value, meaning)
+        b.warn("old-spelling", message, text.span, f"write {meaning}", fix=fix)
     return meaning
 
 
@@ -230,10 +209,7 @@ def _condition(b: Builder, view: View, field: Field) -> Any:
         return parts.expression(b, b.text(view), f"<{view.tag}>")
     text = b.own_text(view)
     if text.value.strip() or len(found) > 1:
-        if len(found) > 1:
-            span = found[1].span
-        else:
-            span = text.span
+        span = found[1].span if len(found) > 1 else text.span
         b.error("duplicate-element", f"<{view.tag}> holds one condition; this is another", span)
     return parts.expression(b, b.text(found[0]), "<condition>")
 
@@ -254,17 +230,13 @@ def _role(b: Builder, view: View, field: Field) -> Node:
     for name in map(str, view.element.keys()):
         if not name.startswith("{"):
             message = f"<{view.tag}> holds a task of its own and has no {name!r}"
-            b.error(
-                "misplaced-attribute",
-                message,
-                view.attribute_span(name),
-                "it belongs to the task inside",
-            )
+            hint = "it belongs to the task inside"
+            b.error("misplaced-attribute", message, view.attribute_span(name), hint)
     return body(b, view, found=found)
 
 
 def _steps(b: Builder, view: View, field: Field) -> tuple[Node, ...]:
-    steps = tuple(node(b, child) for child in b.sorted_children(view, (), NODES)[1])
+    steps = tuple(node(b, child) for child in b.items(view, *NODES))
     seen: dict[str, Span] = {}
     for step in steps:
         b.is_new(step.name, seen, step.span, "the step")
@@ -283,7 +255,7 @@ def _script(b: Builder, view: View, field: Field) -> Script:
 
 
 def _turns(b: Builder, view: View, field: Field) -> tuple[Turn, ...]:
-    turns = tuple(_turn(b, child) for child in b.sorted_children(view, (), ("turn",))[1])
+    turns = tuple(_turn(b, child) for child in b.items(view, "turn"))
     if not turns:
         b.error("missing-element", f"<{view.tag}> holds no turn", view.span)
     return turns
@@ -295,20 +267,16 @@ def _turn(b: Builder, view: View) -> Turn:
     if view.get("max") is not None:
         most = b.setting(view.attribute("max"), field_of(Turn, "most"), "max")
         if not found:
-            b.error(
-                "misplaced-attribute",
-                "only a turn that a task or call writes has max",
-                view.attribute_span("max"),
-            )
+            message = "only a turn that a task or call writes has max"
+            b.error("misplaced-attribute", message, view.attribute_span("max"))
     if not found:
         text = b.text(view)
         if not text.value.strip():
             b.error("missing-value", "<turn> is empty", view.span)
         return Turn(text=text, span=view.span)
     if (own := b.own_text(view)).value.strip():
-        b.error(
-            "misplaced-text", "a <turn> holds a text, or the task or call that writes it", own.span
-        )
+        message = "a <turn> holds a text, or the task or call that writes it"
+        b.error("misplaced-text", message, own.span)
     return Turn(
         node=_single(b, view, found=found),
         most=1 if most is None else cast("int | Text", most),
@@ -317,7 +285,7 @@ def _turn(b: Builder, view: View) -> Turn:
 
 
 def _inputs(b: Builder, view: View, field: Field) -> tuple[Input, ...]:
-    found = [_input(b, child) for child in b.sorted_children(view, (), ("input",))[1]]
+    found = [_input(b, child) for child in b.items(view, "input")]
     seen: dict[str, Span] = {}
     return tuple(one for one in found if b.is_new(one.name, seen, one.span, "the input"))
 
@@ -359,26 +327,18 @@ def _input(b: Builder, view: View) -> Input:
     if not name.isidentifier():
         b.error("invalid-value", f"{name[:60]!r} is not a name for an input", view.span)
     if type_name not in VALUE_TYPES:
-        b.error(
-            "invalid-value",
-            f"type must be one of {', '.join(VALUE_TYPES)}",
-            view.attribute_span("type"),
-        )
-    if view.get("default") is not None:
-        default = view.attribute("default")
-    else:
-        default = None
+        message = f"type must be one of {', '.join(VALUE_TYPES)}"
+        b.error("invalid-value", message, view.attribute_span("type"))
+    default = None if view.get("default") is None else view.attribute("default")
+    source = None
     if view.get("from") is not None:
         source = parts.expression(b, view.attribute("from"), "from")
-    else:
-        source = None
-    nested = _single(b, view, found=b.sorted_children(view, (), NODES)[1])
+    nested = _single(b, view, found=b.items(view, *NODES))
     if nested is not None and source is not None:
         b.error("two-sources", f"the input {name!r} has both `from` and a nested node", view.span)
+    required = default is None
     if view.get("required") is not None:
         required = b.flag(view, "required")
-    else:
-        required = default is None
     return Input(
         name, type_name, required, default, source, nested, b.own_text(view).value, view.span
     )
@@ -387,22 +347,14 @@ def _input(b: Builder, view: View) -> Input:
 def _single(b: Builder, view: View, found: list[View]) -> Node | None:
     """The one node among `found`, children of `view`."""
     for extra in found[1:]:
-        b.error(
-            "duplicate-element",
-            f"<{view.tag}> holds one task, call or cond; this is another",
-            extra.span,
-        )
-    if found:
-        return node(b, found[0])
-    return None
+        message = f"<{view.tag}> holds one task, call or cond; this is another"
+        b.error("duplicate-element", message, extra.span)
+    return node(b, found[0]) if found else None
 
 
 def body(b: Builder, view: View, found: Collection[View] | None = None) -> Node:
     """The one node inside an element that must hold one."""
-    if found is None:
-        children = b.children(view)
-    else:
-        children = found
+    children = b.children(view) if found is None else found
     for child in children:
         if child.tag not in NODES:
             b.unexpected(child, f"<{view.tag}>", NODES)
@@ -419,13 +371,12 @@ def _call(b: Builder, view: View) -> Call:
         b.error("missing-attribute", "<call> needs the attribute 'template'", view.span)
     arguments: list[Argument] = []
     named: dict[str, Span] = {}
-    for child in b.sorted_children(view, (), ("arg",))[1]:
+    for child in b.items(view, "arg"):
         name = child.get("name")
         b.is_new(name, named, child.span, "the argument")
         if name is None and named:
-            b.error(
-                "misplaced-element", "a positional argument follows a named argument", child.span
-            )
+            message = "a positional argument follows a named argument"
+            b.error("misplaced-element", message, child.span)
         arguments.append(Argument(name, b.text(child), child.span))
     return Call(template, tuple(arguments), view.get("name"), view.span)
 
@@ -438,8 +389,5 @@ def _cond(b: Builder, view: View) -> Cond:
         Case(parts.expression(b, case.attribute("test"), "test"), body(b, case), case.span)
         for case in cases
     )
-    if "default" in found:
-        default = body(b, found["default"])
-    else:
-        default = None
+    default = body(b, found["default"]) if "default" in found else None
     return Cond(built, default, view.get("name"), view.span)

@@ -32,30 +32,11 @@ _ATTRIBUTE = Pattern(r"""([^\s=<>"'/]++)\s*+=\s*+("[^"]*+"|'[^']*+')""")
 _PRESERVED = Pattern(r"""\sxml:space\s*+=\s*+["']preserve["']""")
 
 # Elements whose own text is never read.
-_OF_ELEMENTS = frozenset(
-    [
-        "task",
-        "template",
-        "library",
-        "inputs",
-        "steps",
-        "tools",
-        "examples",
-        "example",
-        "context_management",
-        "turns",
-        "cond",
-        "case",
-        "default",
-        "call",
-        "inner_task",
-        "reduction_task",
-        "director",
-        "evaluator",
-        "script_execution",
-        "file_paths",
-    ]
-)
+_HOLDERS = """
+    task template library inputs steps tools examples example context_management turns cond case
+    default call inner_task reduction_task director evaluator script_execution file_paths
+"""
+_OF_ELEMENTS = frozenset(_HOLDERS.split())
 # Elements that hold elements or a text; an include may bring in either.
 _OF_EITHER = frozenset(["partial", "input", "turn", "command", "termination_condition"])
 

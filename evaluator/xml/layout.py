@@ -22,7 +22,7 @@ from operator import itemgetter
 from xml.parsers import expat
 from xml.parsers.expat import errors
 
-from evaluator.errors import Diagnostic, TemplateError
+from evaluator.errors import TemplateError
 from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Mark, Span, Text
 from evaluator.patterns import Pattern
@@ -33,7 +33,8 @@ _PART_OF_REFERENCE = Pattern(r"&[#\w.:-]{0,99}\Z")
 _PART_OF_ATTRIBUTE = Pattern(r"(?<=\s)[^\s=<>\"'/]{1,99}\s{0,9}=?\s{0,9}\Z")
 _PROLOG = Pattern(r"(?:\s+|<!--.*?-->|<\?.*?\?>)*+", "s")
 _TAG = Pattern(r"""<[^<>"']*+(?:(?:"[^"]*+"|'[^']*+')[^<>"']*+)*+>""")
-_ILLEGAL = Pattern("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+ILLEGAL = Pattern("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+"""A character that XML does not allow."""
 # An attribute's opening quote after which comes no closing one, or a `<` before it.
 _OPEN_QUOTE = Pattern(r"""<[^<>"']*+(?:"[^"<]*+"[^<>"']*+|'[^'<]*+'[^<>"']*+)*+["']""")
 _ESCAPE = "write &lt; for < and &amp; for &, or put the whole text in <![CDATA[ … ]]>"
@@ -65,11 +66,8 @@ def explain(text: str, code: int, offset: int, open_tags: Sequence[OpenTag]) -> 
         case errors.XML_ERROR_SYNTAX:
             return _text_outside(text, offset)
         case errors.XML_ERROR_JUNK_AFTER_DOC_ELEMENT:
-            if text[offset] == "<":
-                tag = _NAME.match(text, offset + 1)
-            else:
-                tag = None
-            if tag is None or tag[0].startswith("!"):
+            tag = _NAME.match(text, offset + 1)
+            if text[offset] != "<" or tag is None or tag[0].startswith("!"):
                 return offset, "text after the root element", None
             return offset, f"a second root element <{tag[0]}>", "put several into one <library>"
         case errors.XML_ERROR_MISPLACED_XML_PI:
@@ -112,7 +110,7 @@ def _mismatch(text: str, offset: int, open_tags: Sequence[OpenTag]) -> Finding:
 def _invalid(text: str, offset: int, is_inside: bool) -> Finding:
     """What is wrong at a character with which nothing can continue."""
     character = text[offset]
-    if _ILLEGAL.match(character):
+    if ILLEGAL.match(character):
         return offset, f"the character U+{ord(character):04X} is not allowed in XML", "remove it"
     if text.startswith("--", offset - 2) and (
         text.rfind("<!--", 0, offset - 2) > text.rfind("-->", 0, offset - 2)
@@ -194,24 +192,19 @@ def _in_braces(text: str, offset: int) -> Finding | None:
             and ">" not in before[start:]
             and closing in after
         ):
-            if character == "<":
-                escape = "&lt;"
-            else:
-                escape = "&amp;"
-            hint = f"write {escape} for it, or put the whole text in <![CDATA[ … ]]>"
+            escape = "&lt;" if character == "<" else "&amp;"
+            message = f"`{character}` inside {opening} … {closing} is not well-formed XML"
             return (
                 offset,
-                f"`{character}` inside {opening} … {closing} is not well-formed XML",
-                hint,
+                message,
+                f"write {escape} for it, or put the whole text in <![CDATA[ … ]]>",
             )
     return None
 
 
 def _name(text: str, offset: int) -> str:
     found = _NAME.match(text, offset)
-    if found:
-        return found[0]
-    return ""
+    return found[0] if found else ""
 
 
 def _line(text: str, offset: int) -> int:
@@ -310,42 +303,26 @@ class Layout:
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         offset = self._offset()
+        limits = self._limits
+        local = name.rpartition(" ")[2]
         if name.startswith(_XINCLUDE):
-            raise self._error(
-                "xinclude",
-                offset,
-                message="XInclude is not allowed",
-                hint='use <include href="…"/>',
-            )
-        if len(self.elements) >= self._limits.max_elements:
-            message = f"more than {self._limits.max_elements:,} elements"
-            raise self._error(
-                "too-many-elements",
-                offset,
-                message=message,
-                hint="divide the templates among several files",
-            )
-        if len(self._open) >= self._limits.max_depth:
-            raise self._error(
-                "too-deep",
-                offset,
-                message=f"elements are nested more than {self._limits.max_depth} deep",
-            )
-        if len(attributes) > self._limits.max_attributes:
-            message = (
-                f"<{name.rpartition(' ')[2]}> has more than {self._limits.max_attributes} "
-                "attributes"
-            )
-            raise self._error(
-                "too-many-attributes",
-                offset,
-                message=message,
-                hint="write the attributes that its element has",
-            )
+            hint = 'use <include href="…"/>'
+            raise self._error("xinclude", offset, message="XInclude is not allowed", hint=hint)
+        if len(self.elements) >= limits.max_elements:
+            message = f"more than {limits.max_elements:,} elements"
+            hint = "divide the templates among several files"
+            raise self._error("too-many-elements", offset, message=message, hint=hint)
+        if len(self._open) >= limits.max_depth:
+            message = f"elements are nested more than {limits.max_depth} deep"
+            raise self._error("too-deep", offset, message=message)
+        if len(attributes) > limits.max_attributes:
+            message = f"<{local}> has more than {limits.max_attributes} attributes"
+            hint = "write the attributes that its element has"
+            raise self._error("too-many-attributes", offset, message=message, hint=hint)
         preserves = bool(self._open) and self._open[-1].preserves
         if _SPACE in attributes:
             preserves = attributes[_SPACE] == "preserve"
-        place = Place(offset, name.rpartition(" ")[2], preserves=preserves)
+        place = Place(offset, local, preserves=preserves)
         self.elements.append(place)
         self._open.append(place)
 
@@ -379,9 +356,7 @@ class Layout:
     def _error(
         self, code: str, offset: int, message: str, hint: str | None = None
     ) -> TemplateError:
-        return TemplateError(
-            [Diagnostic("error", code, message=message, span=self.span(offset), hint=hint)]
-        )
+        return TemplateError.of(code, message, span=self.span(offset), hint=hint)
 
     def span(self, offset: int) -> Span:
         """The line and column of the character at `offset`."""

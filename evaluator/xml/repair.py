@@ -19,7 +19,7 @@ from evaluator.errors import Diagnostic
 from evaluator.errors.messages import cut
 from evaluator.nodes import Span, operators_with
 from evaluator.nodes.declare import OPERATORS
-from evaluator.patterns import Pattern
+from evaluator.xml.layout import ILLEGAL
 from evaluator.xml.lenient import Element
 from evaluator.xml.vocabulary import Kind, Vocabulary, slip_of, spelling_of
 
@@ -30,7 +30,6 @@ _NODES = ("task", "call", "cond")
 _LISTS = {"steps", "examples", "inputs", "tools", "turns"}
 _XML_NAMESPACE = "{http://www.w3.org/XML/1998/namespace}"
 _KEPT_AS_THEY_ARE = ("xml:space", "xml:lang")
-_ILLEGAL = Pattern("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _PLACEHOLDER = re.compile(r"<<([^<>\n]{1,500})>>")
 
 
@@ -397,4 +396,4 @@ class _Writer:
 
 
 def _clean(value: str) -> str:
-    return _PLACEHOLDER.sub(r"{{\1}}", _ILLEGAL.sub("", value))
+    return _PLACEHOLDER.sub(r"{{\1}}", ILLEGAL.sub("", value))

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import lxml.etree as etree
 
-from evaluator.errors import Diagnostic, TemplateError
+from evaluator.errors import TemplateError
 from evaluator.nodes import Span, Text
 from evaluator.patterns import Match, Pattern
 from evaluator.xml.layout import Layout, Limits, Place, Run
@@ -57,9 +57,7 @@ def decode(data: bytes, file: str | None) -> str:
         )
         hint = 'save the file as UTF-8, or name its encoding: <?xml version="1.0" encoding="…"?>'
         span = Span.at(before, len(before), file=file)
-        raise TemplateError(
-            [Diagnostic("error", "encoding", message=message, span=span, hint=hint)]
-        ) from error
+        raise TemplateError.of("encoding", message, span=span, hint=hint) from error
     return normalise_newlines(text)
 
 
@@ -92,13 +90,7 @@ def encoding_of(data: bytes, file: str | None) -> tuple[str, int]:
 
 
 def _unusable(message: str, file: str | None) -> TemplateError:
-    return TemplateError(
-        [
-            Diagnostic(
-                "error", "encoding", message=message, span=Span(file), hint="save the file as UTF-8"
-            )
-        ]
-    )
+    return TemplateError.of("encoding", message, span=Span(file), hint="save the file as UTF-8")
 
 
 _PLACEHOLDER = Pattern(r"<<(?:[^<]*?(>>))?")
@@ -232,11 +224,9 @@ class Source:
         the whole, unless `xml:space="preserve"` applies.
         """
         place = self._places[element]
-        if holes:
-            children = [self._places[child].start for child in element.iterchildren("*")]
-        else:
-            children = []
-        return self._layout.text_of(place, self._opening_tag(place).end(), children)
+        children = element.iterchildren("*") if holes else ()
+        starts = [self._places[child].start for child in children]
+        return self._layout.text_of(place, self._opening_tag(place).end(), starts)
 
     def attribute_text(self, element: Element, name: str) -> Text:
         """The attribute's value, with line ends and tabs as spaces, as XML has it; empty if it is
@@ -252,10 +242,7 @@ class Source:
             return self._layout.build([(value, start)], start)
         runs: list[Run] = []
         for piece in _PIECE_OF_VALUE.finditer(self._layout.text, start, end):
-            if piece[0][0] == "&":
-                length = 1
-            else:
-                length = len(piece[0])
+            length = 1 if piece[0][0] == "&" else len(piece[0])
             runs.append((value[read : read + length], piece.start()))
             read += length
         return self._layout.build(runs, start)
@@ -294,16 +281,15 @@ def read_file(path: str | Path, limits: Limits = _DEFAULT_LIMITS) -> Source:
         with open(descriptor, "rb") as stream:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise _error("unreadable", "not a regular file", span=Span(name))
+                raise TemplateError.of("unreadable", "not a regular file", span=Span(name))
             if status.st_size > limits.max_bytes:
                 raise _too_large(status.st_size, limits, file=name)
             data = stream.read(limits.max_bytes + 1)
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
-        if isinstance(error, OSError):
-            reason = error.strerror
-        else:
-            reason = error
-        raise _error("unreadable", f"cannot be read: {reason}", span=Span(name)) from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise TemplateError.of(
+            "unreadable", f"cannot be read: {reason}", span=Span(name)
+        ) from error
     return read_source(data, name, limits=limits)
 
 
@@ -322,7 +308,7 @@ def read_source(
     else:
         text = decode(data, file)
     if not text.strip():
-        raise _error(
+        raise TemplateError.of(
             "empty", "the file is empty", span=Span(file), hint="a template begins with <task …>"
         )
     try:
@@ -334,10 +320,14 @@ def read_source(
             "written &lt;&lt;"
         )
         span = Span.at(text, error.offset, file=file)
-        raise _error("unclosed-placeholder", "`<<` has no `>>`", span=span, hint=hint) from None
+        raise TemplateError.of(
+            "unclosed-placeholder", "`<<` has no `>>`", span=span, hint=hint
+        ) from None
     except UnicodeEncodeError as error:
         message = f"the lone surrogate U+{ord(text[error.start]):04X} is not a character"
-        raise _error("encoding", message, span=Span.at(text, error.start, file=file)) from error
+        raise TemplateError.of(
+            "encoding", message, span=Span.at(text, error.start, file=file)
+        ) from error
     return Source(file, text, root=_parse(clean, file), layout=layout)
 
 
@@ -359,20 +349,16 @@ def _parse(text: str, file: str | None) -> Element:
         etree.XMLSyntaxError
     ) as error:  # what expat allows and libxml2 does not, such as a very long text
         message = (error.msg or "not well-formed").partition(", line ")[0]
-        raise _error(
+        raise TemplateError.of(
             "not-well-formed", message, span=Span(file, max(error.lineno or 1, 1))
         ) from error
 
 
 def _too_large(size: int, limits: Limits, file: str | None) -> TemplateError:
     message = f"{size:,} bytes; at most {limits.max_bytes:,} are read"
-    return _error(
+    return TemplateError.of(
         "too-large",
         message,
         span=Span(file),
         hint="put large material into files and name them in <file_paths>",
     )
-
-
-def _error(code: str, message: str, span: Span, hint: str | None = None) -> TemplateError:
-    return TemplateError([Diagnostic("error", code, message=message, span=span, hint=hint)])

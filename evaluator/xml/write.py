@@ -27,9 +27,8 @@ from evaluator.nodes import (
 from evaluator.nodes.declare import FIELDS, Field
 from evaluator.nodes.walk import is_stand_in
 from evaluator.patterns import Pattern
-from evaluator.xml.layout import clean
+from evaluator.xml.layout import ILLEGAL, clean
 
-_ILLEGAL = Pattern("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _ATTRIBUTE_ESCAPES = str.maketrans(
     {"&": "&amp;", "<": "&lt;", '"': "&quot;", "\n": "&#10;", "\t": "&#9;", "\r": "&#13;"}
 )
@@ -325,7 +324,7 @@ def _escape(value: str) -> str:
 
 
 def _check(value: str) -> None:
-    bad = _ILLEGAL.search(value)
+    bad = ILLEGAL.search(value)
     if bad is not None:
         raise UsageError(f"the character U+{ord(bad[0]):04X} is not allowed in XML")
 

@@ -42,22 +42,26 @@ def server(write: Any) -> Iterator[LoopbackServer]:
 
 @pytest.mark.parametrize(
     ("kind", "command"),
-    [("a", "tasks resume 1"), ("w", "tasks resume 1"), ("t", "chat --resume 1")],
+    [("a", "tasks resume 1"), ("w", "tasks resume 1 --tasks"), ("t", "chat --resume 1")],
 )
 def test_a_killed_evaluation_continues_with_the_command_that_its_end_names(
     cli: Any, process: Any, server: LoopbackServer, tmp_path: Path, kind: str, command: str
 ) -> None:
     server.enqueue(FIRST[kind], HttpReply(end="hang", silent=True))
-    started = process("start", *WORDS[kind], "--handler", "wire", "--json")
+    folder = "runs" if kind == "w" else "tasks"
+    option = ("--tasks", folder)
+    started = process("start", *WORDS[kind], "--handler", "wire", "--json", *option)
     assert started.code == 0, started.err
-    task, store = json.loads(started.out), BackgroundStore(tmp_path / "tasks" / "background")
+    task, store = json.loads(started.out), BackgroundStore(tmp_path / folder / "background")
     if kind == "t":
         store.send(task["id"], "first")
         store.send(task["id"], "second")
     server.wait_for_posts(2)
     os.kill(task["owner"], signal.SIGKILL)
-    ended = cli("wait", task["id"])
+    ended = cli("wait", task["id"], *option)
     assert task["id"][0] == kind and ended.code == 1
+    if kind == "w":
+        command += f" {tmp_path / folder}"
     assert ended.out.splitlines()[1] == f"Continue it with: evaluator {command}"
     listed = store.get(task["id"])
     assert (listed.status, listed.task_file) == ("failed", "TASK-1") and "is gone" in (

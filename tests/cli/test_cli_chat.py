@@ -86,9 +86,12 @@ def test_ctrl_c_at_the_prompt_ends_the_session(tmp_path: Path) -> None:
         (("--resume", "x"), 2, "not a task's id"),
     ],
 )
-def test_wrong_usage_is_reported(cli: Run, argv: tuple[str, ...], code: int, message: str) -> None:
-    ran = cli("chat", "--handler", "offline", *argv)
+def test_wrong_usage_is_reported(
+    cli: Run, tmp_path: Path, argv: tuple[str, ...], code: int, message: str
+) -> None:
+    ran = cli("chat", "--handler", "offline", "--tasks", "nope", *argv)
     assert ran.code == code and message in ran.err
+    assert not (tmp_path / "nope").exists()
 
 
 def test_background_tasks_that_cannot_be_read_are_reported(cli: Run, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_commands_wait_in_the_folder_for_the_next_session(batch: Path, cli: Run)
     sent = json.loads(cli("batch", "set", "concurrency=3", "stop_after=0", "b", "--json").out)
     assert sent["arguments"] == ["concurrency=3", "stop_after=0"] and sent["state"] == "sent"
     shown = cli("batch", "status", "b").out.splitlines()
-    assert shown[0] == "answer_question: stopped (stopped by command 1), 1 of 3 samples"
+    assert shown[0] == "answer_question: stopped (stopped by command 1), 1 of 3 results"
     assert shown[-1] == "command 3, set concurrency=3 stop_after=0: sent"
 
     assert cli("batch", "--resume", "b", "--progress", "none").code in (0, 5)

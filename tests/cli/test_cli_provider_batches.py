@@ -53,8 +53,21 @@ def test_a_batch_is_submitted_shown_and_collected(
     assert (
         "provider batch 1, batch_2 (openai/gpt-4o-mini): created, 4 calls, at most $" in status.out
     )
+    tiny = ("--max-cost", "0.000001")
+    again = (*COMMAND, "--handler", "p", "--dry-run", "--trust", *tiny)
+    assert cli(*again, "--output", "c", "--provider-batch", cwd=project).code == 5
+    planned = cli("batch", "--resume", "b", "--dry-run", "--trust", *tiny, "--json", cwd=project)
+    plan = json.loads(planned.out)
+    assert (planned.code, plan["refused"]) == (0, [])
+    submitted_usd = json.loads(cli("batch", "status", "b", "--json", cwd=project).out)[
+        "provider_batches"
+    ][0]["max_cost_usd"]
+    assert (
+        plan["total"]["most"]["cost_usd"] == pytest.approx(submitted_usd)
+        and submitted_usd > 0.000001
+    )
     server.now += DAY_S
-    collected = cli("batch", "--resume", "b", "--trust", cwd=project)
+    collected = cli("batch", "--resume", "b", "--trust", *tiny, cwd=project)
     assert collected.code == 0
     found = json.loads(cli("batch", "status", "b", "--json", cwd=project).out)["provider_batches"]
     assert [(each["state"], each["counts"]) for each in found] == [("deleted", {"answered": 4})]

@@ -148,7 +148,7 @@ def test_a_run_with_more_rights_than_the_task_that_asks_is_not_resumed(
     evaluator.evaluate_sync("manage").unwrap()
     assert (reason in told[0]) is not may_read
     assert reason in told[1]
-    assert "ask the user to run: evaluator tasks resume 1" in told[1]
+    assert f"ask the user to run: evaluator tasks resume 1 --tasks {tmp_path / 'tasks'}" in told[1]
     assert reading(tmp_path).status == "interrupted"
 
 

@@ -31,7 +31,7 @@ def everything(folder: Path) -> list[object]:
     with QueueView(folder) as queue:
         return [
             queue.list_json(),
-            queue.summaries("pending"),
+            queue.list("pending"),
             [queue.show(entry.id) for entry in queue.list()],
             queue.show("T-03"),
             queue.board(5),

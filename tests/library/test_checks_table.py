@@ -292,6 +292,28 @@ ERRORS = [
         66,
     ),
     (
+        "a step's required input behind a ref",
+        library(
+            atomic('<inputs><input name="n"/></inputs><instructions>{{ n }}</instructions>'),
+            sequence('<task type="atomic" ref="t"/>').replace('name="t"', 'name="s"'),
+        ),
+        "missing-input",
+        9,
+        1,
+    ),
+    (
+        "a step's own required input beside a ref",
+        library(
+            atomic('<inputs><input name="n"/></inputs><instructions>{{ n }}</instructions>'),
+            sequence(
+                '<task type="atomic" ref="t"><inputs>\n<input name="n" type="string"/></inputs></task>'
+            ).replace('name="t"', 'name="s"'),
+        ),
+        "missing-input",
+        10,
+        1,
+    ),
+    (
         "a default of the wrong type",
         atomic(
             '<inputs><input name="n" type="integer" default="many"/></inputs><instructions>{{n}}</instructions>'

@@ -481,7 +481,7 @@ def test_unchanged_files_are_not_read_again(tmp_path, monkeypatch):
     monkeypatch.setattr(
         loader,
         "read_entry",
-        lambda root, found: read.append(found.relative) or reading.read_entry(root, found),
+        lambda root, found, *edited: read.append(found.relative) or reading.read_entry(root, found),
     )
     library.reload()
     assert read == ["b.xml"]
@@ -698,6 +698,8 @@ def test_a_shipped_file_is_read_when_its_template_is_used(tmp_path, files_read):
     assert [*library.with_edit(f"{own}/mine.xml", task("edited")).own] == ["edited"]
     with pytest.raises(UsageError, match="there is no template 'thre'; did you mean `three`"):
         library.get("thre")
+    with pytest.raises(UsageError, match="there is no template ' three'; did you mean `three`"):
+        library.get(" three")
     assert [*library.templates] == ["mine", "one", "three", "two"]
     assert library.get("one") is one
 

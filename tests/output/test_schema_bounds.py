@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 
 from evaluator.output import ParsedOutput, parse_output
 from evaluator.output import fast_check as fast_module
-from evaluator.output import schema as schema_module
+from evaluator.output import validator as validator_module
 from evaluator.output.fast_check import fast_check, identity_of
 from evaluator.output.schema import NotChecked, compile_schema
 from evaluator.output.validator import MAX_STEPS, BoundedValidator, Watch
@@ -255,7 +255,7 @@ def test_a_check_beyond_the_bound_is_an_error_that_says_so(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A tenth of the steps, which each of them takes too; the next test has all of them.
-    monkeypatch.setattr(schema_module, "Watch", partial(Watch, left_steps=MAX_STEPS // 10))
+    monkeypatch.setattr(validator_module, "Watch", partial(Watch, left_steps=MAX_STEPS // 10))
     document, value = SLOW[name]
     schema = compile_schema(document)
     assert schema is not None

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from jsonschema import Draft7Validator, Draft201909Validator, Draft202012Validator
 
 from evaluator.output import parse_output
-from evaluator.output.patterns import BadPattern, compile_as_re
 from evaluator.output.schema import NotChecked, compile_schema
 from evaluator.output.validator import Watch, bounded, first_errors, undrafted
+from evaluator.patterns import BadPattern, compile_as_re
 
 SLOW = "^(a|a)+$"
 HOSTILE = "a" * 60 + "b"

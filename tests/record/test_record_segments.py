@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import subprocess
 import sys
@@ -13,8 +14,10 @@ import pytest
 from evaluator import clock, disk
 from evaluator.errors import RecordError, RecordNotWritten, TaskBusy, TaskNotBegun
 from evaluator.record import segment_writer
+from evaluator.record.entries import FixedValue
 from evaluator.record.journal import Journal
 from evaluator.record.redact import Redactor
+from evaluator.record.segment_writer import Segment
 from evaluator.record.segments import SegmentIndex
 from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
@@ -75,6 +78,8 @@ def test_the_file_made_from_a_segment_is_that_of_a_run_with_files_byte_for_byte(
     for is_packed in (False, True):
         store = TaskStore(tmp_path / str(is_packed), is_packed=is_packed)
         first, second, third = begin(store), begin(store, "é\ud800"), begin(store)
+        values = {"n": [None, math.nan, 2**70, -0.0, 1e300], "null": {3: "\ud800\n", "t": (1,)}}
+        third.note(StepStart("a", "parse", "é\n", FixedValue(values)), StepEnd("failed", values, 0))
         end(second, "failed")
         end(first)
         third.abandon()
@@ -83,6 +88,24 @@ def test_the_file_made_from_a_segment_is_that_of_a_run_with_files_byte_for_byte(
     assert found[0] == found[1]
     assert not list((tmp_path / "True").glob("*/TASK-*"))
     assert b"- **Status**: failed " in found[0][1]
+
+
+def test_a_segment_of_an_earlier_version_has_markdown_and_is_read(tmp_path: Path) -> None:
+    store = packed(tmp_path / "new", 1)
+    (tmp_path / "old" / "segments").mkdir(parents=True)
+    folder = os.open(tmp_path / "old" / "segments", os.O_RDONLY)
+    old = Segment(tmp_path / "old" / "segments", folder, 1)
+    os.close(folder)
+    for number, status in ((1, "completed"), (2, "failed"), (3, "released")):
+        data = store.content_of(number)
+        old.begin(number, None)
+        old.append(number, data[:700], "running")
+        old.append(number, data[700:], status)  # type: ignore[arg-type]
+    reader = TaskStore(tmp_path / "old")
+    for number in (1, 2, 3):
+        assert reader.content_of(number) == store.content_of(number)
+        assert reader.read(number).unsigned is None
+    assert {str(labels) for _, _, labels in reader.labelled()} == {"{'sample': 'a'}"}
 
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["index", "frames"])

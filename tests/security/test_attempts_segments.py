@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -10,6 +12,7 @@ from zlib import crc32
 import pytest
 
 from evaluator.errors import RecordError
+from evaluator.record.segment_writer import Segment
 from evaluator.record.segments import frame_head
 from evaluator.record.steps import StepStart
 from evaluator.record.store import TaskStore
@@ -100,6 +103,50 @@ def test_an_index_with_other_values_reads_nothing_else(tmp_path: Path, rows: Any
         reader.read(1)
     except RecordError:
         pass
+
+
+HEADER = '["header",0,null,[1,"2026","",{},"say",null,null,null,null,null,2,{}]]'
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        HEADER,
+        HEADER.replace("{}]", "[]]"),
+        HEADER.replace('"2026"', "[7]"),
+        HEADER.replace('["header"', '["footer"'),
+        HEADER.replace("[1,", "[null,"),
+        HEADER.replace(',"2026"', ""),
+        f'{HEADER},["end",2,null,["success",null,1e999,null,null,null]]',
+        f'{HEADER},["begin","x",null,[]]',
+        f"{HEADER},7",
+        f'{HEADER},["note",1,null,[]]',
+        '{"header":' + "[" * 5_000,
+        "",
+    ],
+)
+def test_records_that_this_user_did_not_write_are_not_trusted_whatever_they_hold(
+    tmp_path: Path, frame: str
+) -> None:
+    packed(tmp_path / "tasks", signed=True)
+    (path,) = (tmp_path / "tasks").glob("segments/*")
+    signature = re.findall(rb'\["([0-9a-f]{32})"', path.read_bytes())[0].decode()
+    path.unlink()
+    folder = os.open(path.parent, os.O_RDONLY)
+    segment = Segment(path.parent, folder, 1)
+    os.close(folder)
+    segment.begin(1, None)
+    segment.append(1, f'["{signature}",{frame}]\n'.encode(), "running")
+    segment.end(1)
+    segment.close()
+    reader = TaskStore(tmp_path / "tasks")
+    assert all(task.status in ("unreadable", "interrupted") for task in reader.list())
+    list(reader.labelled())
+    try:
+        recording = reader.read(1)
+    except RecordError:
+        return
+    assert recording.unsigned == "header" and not recording.steps
 
 
 def test_a_linked_folder_or_segment_is_not_followed(tmp_path: Path) -> None:

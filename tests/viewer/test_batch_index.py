@@ -51,7 +51,7 @@ def test_a_page_that_does_not_wait_gets_what_is_read_so_far(
 ) -> None:
     monkeypatch.setattr(batch_index, "FIRST_S", 0)
     index = BatchIndex(write_batch(tmp_path / "b", numbered(50)))
-    with index._lock:  # the reading thread cannot add its first lines before the end of this block
+    with index.lock:  # the reading thread cannot add its first lines before the end of this block
         index.update(CELLS, (), wait_s=0)
         assert found(index) == []
         assert index.unread == 1

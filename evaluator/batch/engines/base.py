@@ -30,7 +30,7 @@ from evaluator.errors import EvaluatorError, ProviderError
 from evaluator.errors.results import Usage
 from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.call_limiter import UNLIMITED, UNUSED, CallLimiter, Permit, PlannedCall
-from evaluator.limits.rate_limiter import RateLimiter
+from evaluator.limits.rate_limiter import PlacePermit, RateLimiter
 from evaluator.processes.concurrency import cancel_all, run_together
 from evaluator.record.journal import now
 from evaluator.record.steps import Scrub
@@ -102,13 +102,14 @@ class ConcurrentRun:
 
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency
-        self._has_room = asyncio.Event()
+        # A work has ended, or the concurrency is another one.
+        self._has_changed = asyncio.Event()
         self.in_flight = 0
 
     def resize(self, concurrency: int) -> None:
         """Sets another concurrency."""
         self._concurrency = concurrency
-        self._has_room.set()
+        self._has_changed.set()
 
     async def run(
         self,
@@ -127,7 +128,9 @@ class ConcurrentRun:
 
         async def feed() -> None:
             while True:
-                await self._until(lambda: self.in_flight < self._concurrency)
+                while self.in_flight >= self._concurrency:
+                    self._has_changed.clear()
+                    await self._has_changed.wait()
                 work = await next_work()
                 if work is None:
                     return
@@ -139,7 +142,7 @@ class ConcurrentRun:
         def end(future: asyncio.Future[WorkResult]) -> None:
             running.discard(future)
             self.in_flight -= 1
-            self._has_room.set()
+            self._has_changed.set()
             if future.cancelled():
                 return
             try:
@@ -151,7 +154,9 @@ class ConcurrentRun:
         feeding = asyncio.ensure_future(feed())
         try:
             await feeding
-            await self._until(lambda: not running or bool(failures))
+            while running and not failures:
+                self._has_changed.clear()
+                await self._has_changed.wait()
         except asyncio.CancelledError:
             if not failures:
                 raise
@@ -159,12 +164,6 @@ class ConcurrentRun:
             await cancel_all([feeding, *running])
         if failures:
             raise failures[0]
-
-    async def _until(self, holds: Callable[[], bool]) -> None:
-        """Returns when `holds` does, which is asked after the end of each work."""
-        while not holds():
-            self._has_room.clear()
-            await self._has_room.wait()
 
 
 class LocalEngine:
@@ -226,25 +225,9 @@ def crash_result(job: Job) -> SampleResult:
 
 def unanswered_result(work: WorkItem, failure: Failure, number: int | None = None) -> SampleResult:
     """The error of a sample that no Worker has answered; `number` is its unfinished task's."""
-    sample = work.sample
-    cell = work.cell
-    return SampleResult(
-        identity=work.identity.value,
-        sample_id=sample.id,
-        place=sample.place,
-        epoch=work.epoch,
-        template=cell.template,
-        variant=cell.variant,
-        inputs=sample.inputs,
-        target=sample.target,
-        metadata=sample.metadata,
-        parts=work.identity.parts,
-        scored_by=work.scored_by,
-        verdict=Verdict.ERROR,
-        failure=failure,
-        started=now(),
-        task_id=number,
-        task_file=None if number is None else f"tasks/active/TASK-{number}.md",
+    task_file = None if number is None else f"tasks/active/TASK-{number}.md"
+    return work.result(
+        Verdict.ERROR, failure=failure, started=now(), task_id=number, task_file=task_file
     )
 
 
@@ -357,62 +340,97 @@ Send = Callable[[tuple[Any, ...]], None]
 
 
 class RemoteLimiter:
-    """A CallLimiter in a process that makes calls. It sends `acquire` and `release`; `answer` takes
-    the answers.
+    """A CallLimiter in a process that makes calls. It sends `acquire`, `renew` and `release`;
+    `answer` takes the answers.
+
+    A permit may come with its place: later calls to the same model begin in it without asking,
+    until `recall`. Nothing else limits such calls, see `RateLimiter.may_keep`.
     """
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._numbers = count(1)
-        self._acquiring: dict[int, asyncio.Future[None]] = {}
+        self._acquiring: dict[int, asyncio.Future[bool]] = {}
+        self._kept: set[int] = set()
+        self._free: dict[tuple[str, str], list[int]] = {}
 
     async def acquire(self, call: PlannedCall) -> Permit:
-        """As `CallLimiter.acquire`; takes at least one round trip."""
+        """As `CallLimiter.acquire`; takes at least one round trip, unless a place is free."""
+        places = self._free.get((call.label, call.endpoint))
+        if places:
+            return _RemotePermit(self, places.pop(), call)
         number = next(self._numbers)
         acquiring = self._acquiring[number] = asyncio.get_running_loop().create_future()
         self._send(("acquire", number, call))
         try:
-            await acquiring
+            if await acquiring:
+                self._kept.add(number)
         except asyncio.CancelledError:
             # The limiter knows whether the permit was granted meanwhile.
-            self._send(("release", number, UNUSED, None, 0.0))
+            self._send(("release", number, UNUSED, None, 0.0, call))
             raise
         finally:
             self._acquiring.pop(number, None)
-        return _RemotePermit(self._send, number)
+        return _RemotePermit(self, number, call)
 
     async def rest(self, seconds: float) -> None:
         """As `CallLimiter.rest`, except that the rejection comes only with the next `acquire`."""
         await clock.sleep(seconds)
 
-    def answer(self, number: int, rejection: Exception | None = None) -> None:
-        """The call of that number may be made, or it is rejected."""
+    def answer(self, number: int, answer: Exception | bool) -> None:
+        """The call of that number is rejected, or may be made; True: its place may be kept."""
         acquiring = self._acquiring.get(number)
         if acquiring is None or acquiring.done():
             return
-        if rejection is None:
-            acquiring.set_result(None)
+        if isinstance(answer, bool):
+            acquiring.set_result(answer)
         else:
-            acquiring.set_exception(rejection)
+            acquiring.set_exception(answer)
+
+    def release(
+        self,
+        number: int,
+        call: PlannedCall,
+        usage: Usage | None,
+        error: ProviderError | None,
+        latency_s: float,
+    ) -> None:
+        """The call in a place has ended. The place is kept, unless calls of this process wait."""
+        if usage is not None and number in self._kept and not self._acquiring:
+            self._free.setdefault((call.label, call.endpoint), []).append(number)
+            is_known = usage.cost_usd is not None and usage.output_tokens is not None
+            self._send(("renew", number, usage, latency_s, None if is_known else call))
+            return
+        self._kept.discard(number)
+        self._send(("release", number, usage, error, latency_s, call))
+
+    def recall(self) -> None:
+        """Gives back the free places now, and the others when their calls have ended."""
+        for places in self._free.values():
+            for number in places:
+                self._send(("release", number, UNUSED, None, 0.0, None))
+        self._free.clear()
+        self._kept.clear()
 
 
 class _RemotePermit:
-    __slots__ = ("_number", "_send")
+    __slots__ = ("_call", "_limiter", "_number")
 
-    def __init__(self, send: Send, number: int) -> None:
-        self._send: Send | None = send
+    def __init__(self, limiter: RemoteLimiter, number: int, call: PlannedCall) -> None:
+        self._limiter: RemoteLimiter | None = limiter
         self._number = number
+        self._call = call
 
     def release(self, usage: Usage | None, error: ProviderError | None, latency_s: float) -> None:
         """As `Permit.release`."""
-        send = self._send
-        self._send = None
-        if send is not None:
-            send(("release", self._number, usage, error, latency_s))
+        limiter = self._limiter
+        self._limiter = None
+        if limiter is not None:
+            limiter.release(self._number, self._call, usage=usage, error=error, latency_s=latency_s)
 
 
 class LimiterProxy:
-    """Acquires permits for one other process. Sends `acquired` and `rejected`, and calls
+    """Acquires permits for one other process. Sends `acquired`, `rejected` and `recall`, and calls
     `on_rejected` after a rejection. A call that need not wait costs no task of the event loop.
     """
 
@@ -424,6 +442,9 @@ class LimiterProxy:
         self._on_rejected = on_rejected
         self._acquiring: dict[int, asyncio.Task[None]] = {}
         self._permits: dict[int, Permit] = {}
+        self._has_kept = False
+        if isinstance(limiter, RateLimiter):
+            limiter.keepers.add(self._recall)
 
     def acquire(self, number: int, call: PlannedCall) -> None:
         limiter = self._limiter
@@ -437,45 +458,70 @@ class LimiterProxy:
         if limiter is None:
             permit = UNLIMITED
         if permit is not None:
-            self._grant(number, permit)
+            self._grant(number, call, permit)
         elif limiter is not None:
             waiting = asyncio.ensure_future(self._acquire(limiter, number, call=call))
             self._acquiring[number] = waiting
 
     async def _acquire(self, limiter: CallLimiter, number: int, call: PlannedCall) -> None:
         try:
-            self._grant(number, await limiter.acquire(call))
+            self._grant(number, call, await limiter.acquire(call))
         except Exception as error:
             self._reject(number, error)
         finally:
             self._acquiring.pop(number, None)
 
-    def _grant(self, number: int, permit: Permit) -> None:
+    def _grant(self, number: int, call: PlannedCall, permit: Permit) -> None:
         self._permits[number] = permit
-        self._send(("acquired", number))
+        is_kept = isinstance(self._limiter, RateLimiter) and self._limiter.may_keep(call)
+        self._has_kept = self._has_kept or is_kept
+        self._send(("acquired", number, is_kept))
 
     def _reject(self, number: int, error: Exception) -> None:
         self._send(("rejected", number, error))
         self._on_rejected()
 
+    def _recall(self) -> None:
+        if self._has_kept:
+            self._has_kept = False
+            self._send(("recall",))
+
+    def renew(self, number: int, usage: Usage, latency_s: float, call: PlannedCall | None) -> None:
+        """A call has ended in a place that the process keeps; see `release`."""
+        permit = self._permits.get(number)
+        if isinstance(permit, PlacePermit):
+            permit.renew(usage, latency_s, call)
+
     def release(
-        self, number: int, usage: Usage | None, error: ProviderError | None, latency_s: float
+        self,
+        number: int,
+        usage: Usage | None,
+        error: ProviderError | None,
+        latency_s: float,
+        call: PlannedCall | None,
     ) -> None:
+        """The process gives a permit back. `call`: the last one that was made with it; None, if it
+        is the one that it was acquired for.
+        """
         acquiring = self._acquiring.pop(number, None)
         if acquiring is not None:
             acquiring.cancel()
             return
         permit = self._permits.pop(number, None)
+        if isinstance(permit, PlacePermit) and call is not None:
+            permit.plan(call)
         if permit is not None:
             permit.release(usage, error, latency_s)
 
-    def close(self) -> None:
-        """The process is gone: its waiting calls are dropped, and the usage of its calls in flight
-        is unknown.
+    def close(self, usage: Usage | None) -> None:
+        """The process is gone: its waiting calls are dropped. `usage` is that of each call that it
+        may have made.
         """
+        if isinstance(self._limiter, RateLimiter):
+            self._limiter.keepers.discard(self._recall)
         for acquiring in self._acquiring.values():
             acquiring.cancel()
         for permit in self._permits.values():
-            permit.release(None, None, 0.0)
+            permit.release(usage, None, 0.0)
         self._acquiring.clear()
         self._permits.clear()

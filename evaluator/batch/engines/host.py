@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from evaluator.batch.engines.base import RemoteLimiter, pack_result
 from evaluator.batch.engines.taskfiles import OwnFolder, Probe
 from evaluator.batch.records import Limited
-from evaluator.batch.scorers.contract import GivenBack, compute_queue, exception_text
+from evaluator.batch.scorers.contract import exception_text
 from evaluator.batch.work import Worker, WorkItem, WorkResult
 from evaluator.errors import ConfigurationError, EvaluatorError, UsageError
 from evaluator.files.project_code import CodeGuard, guard_process, process_guards
@@ -219,6 +219,9 @@ VERSIONS = (
     f"{'.'.join(platform.python_version_tuple()[:2])}"
 )
 
+_CAN_WAIT = ("done", "renew")
+_MOMENT_S = 0.01
+
 ELSEWHERE = (
     "a task of a batch cannot start background tasks on another machine than that of the batch; "
     "take the tools for "
@@ -238,8 +241,8 @@ class Opened:
 
 
 class Host:
-    """Takes `work`, `acquired`, `rejected`, `give_back`, `budget_ended`, `sign`; sends `done`,
-    `raised`, `returned`, `acquire`, `release`, `notice`, and `sign` as an answer.
+    """Takes `work`, `acquired`, `rejected`, `recall`, `budget_ended`, `sign`; sends `done`,
+    `raised`, `acquire`, `renew`, `release`, `notice`, and `sign` as an answer.
     """
 
     def __init__(self) -> None:
@@ -310,15 +313,15 @@ class Host:
                 self._tasks[rest[0]] = asyncio.ensure_future(self._perform(*rest))
             elif kind in ("acquired", "rejected"):
                 self._limiter.answer(*rest)
-            elif kind == "give_back":
-                compute_queue().give_back(rest[0])
+            elif kind == "recall":
+                self._limiter.recall()
             elif kind == "sign":
                 self._send(("sign",))
             else:
                 self._budget_ended = rest[0]
 
     async def listen(self) -> bytes:
-        """The messages to send, as soon as there are any: a pickled list."""
+        """The messages to send, as soon as there are enough of them: a pickled list."""
         await self._has_messages.wait()
         self._has_messages.clear()
         messages = self._outbox
@@ -343,8 +346,6 @@ class Host:
                 raise RuntimeError("work arrived before the process was opened")
             done = await self._worker.perform(work)
             self._send(self._message_of(number, self._worker, done=done))
-        except GivenBack as given_back:
-            self._send(("returned", number, given_back.tasks))
         except BaseException as error:
             if self._is_closing:
                 raise
@@ -376,8 +377,14 @@ class Host:
         self._send(("notice", line))
 
     def _send(self, message: tuple[Any, ...]) -> None:
+        """Queues a message. Nobody waits long for what has ended: it is sent with the next other
+        message, when a quarter of the samples in flight have ended, or after a moment.
+        """
         self._outbox.append(message)
-        self._has_messages.set()
+        if message[0] not in _CAN_WAIT or len(self._outbox) > len(self._tasks) // 4:
+            self._has_messages.set()
+        elif len(self._outbox) == 1:
+            asyncio.get_running_loop().call_later(_MOMENT_S, self._has_messages.set)
 
 
 def portable_error(error: BaseException) -> EvaluatorError:

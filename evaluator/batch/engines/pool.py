@@ -1,7 +1,6 @@
 """A pool of processes on nodes: distributes work, and repeats the work of a process that is lost.
 
-Each process gets its share of the samples that are at hand. One that has nothing left to do takes
-over samples whose scorers wait for their turn in another one; their calls are not repeated.
+Each process gets its share of the samples that are at hand.
 
 The samples of a lost process are done by others. A sample that was in two lost processes is then
 done alone in one. If that one is lost too, the sample is the cause: its result is an error.
@@ -37,6 +36,7 @@ from evaluator.batch.work import Worker, WorkItem, WorkResult
 from evaluator.errors import ConfigurationError, EvaluatorError, RecordError
 from evaluator.errors.messages import LOGGER
 from evaluator.lazy_dataclass import dataclass
+from evaluator.limits.call_limiter import UNUSED
 from evaluator.processes.concurrency import cancel_all
 from evaluator.record.store import TaskStore
 from evaluator.store.owners import Owner, current_owner
@@ -67,9 +67,8 @@ StartHost = Callable[[Node], Remote]
 @dataclass(slots=True, eq=False)
 class _Member:
     """A process at work. `is_reserved`: it takes no further jobs, so that a suspect can run `alone`
-    in it. `is_asked`: it was asked to give back jobs and has answered nothing since. `silent_s`:
-    the time since its last message, counted in intervals of this process's event loop, so that
-    neither a step of a clock nor a pause of this process counts.
+    in it. `silent_s`: the time since its last message, counted in intervals of this process's event
+    loop, so that neither a step of a clock nor a pause of this process counts.
     """
 
     node: Node
@@ -80,9 +79,12 @@ class _Member:
     jobs: dict[int, Job] = field(default_factory=dict[int, Job])
     alone: Job | None = None
     is_reserved: bool = False
-    is_asked: bool = False
     silent_s: float = 0.0
     owes_sign: bool = False
+
+    def close_proxy(self) -> None:
+        """Without jobs it makes no call; otherwise nobody knows what its calls in flight used."""
+        self.proxy.close(None if self.jobs else UNUSED)
 
 
 def _load(member: _Member) -> int:
@@ -173,7 +175,7 @@ class Pool:
         self._is_open = False
         await cancel_all(self._tasks)
         for member in self._members:
-            member.proxy.close()
+            member.close_proxy()
         try:
             await asyncio.gather(*(link.stop() for link in self._links))
             await asyncio.gather(*(_close(remote) for remote in self._remotes))
@@ -231,17 +233,6 @@ class Pool:
             job = self._waiting.popleft()
             if not job.done.done():
                 self._assign(job, member)
-        self._rebalance()
-
-    def _rebalance(self) -> None:
-        """Asks the process with the most jobs to give back half of them, for one that has none."""
-        free = [each for each in self._members if each.shares_folder and not each.is_reserved]
-        if len(free) < 2 or all(each.jobs for each in free):
-            return
-        busiest = max(free, key=_load)
-        if len(busiest.jobs) > 1 and not busiest.is_asked:
-            busiest.is_asked = True
-            busiest.link.send(("give_back", len(busiest.jobs) // 2))
 
     def _run_suspects(self) -> None:
         """Reserves a process for suspects, one after the other, until there are none."""
@@ -279,6 +270,8 @@ class Pool:
         member.silent_s = 0.0
         if kind == "acquire":
             member.proxy.acquire(*rest)
+        elif kind == "renew":
+            member.proxy.renew(*rest)
         elif kind == "release":
             member.proxy.release(*rest)
         elif kind == "sign":
@@ -287,14 +280,8 @@ class Pool:
             LOGGER.warning("%s: %s", member.node.name, rest[0])
         else:
             job = member.jobs.pop(rest[0])
-            member.is_asked = False
             if member.alone is job:
                 member.alone = None
-            if kind == "returned":
-                job.unrecorded |= rest[1]
-                self._waiting.append(job)
-                self._distribute_soon()
-                return
             self._failed_starts.pop(member.node.id, None)
             job.end(rest[1] if kind == "raised" else self._receive_result(job, *rest[1:]))
             self._distribute_soon()
@@ -418,7 +405,7 @@ class Pool:
         LOGGER.info("a process on %s was lost: %s", member.node.name, error)
         self._members.remove(member)
         self._discard(member.link.remote)
-        member.proxy.close()
+        member.close_proxy()
         replacement = self._restart(member.node, has_failed=not member.jobs)
         self._check_anyone_left(error)
         if self._failure is None:

@@ -202,8 +202,8 @@ class ProcessHost:
         return await answer
 
     def kill(self) -> None:
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
+        if self._process is not None:
+            starting.kill(self._process)
 
     async def finish(self) -> None:
         """Ends the process. Returns when nothing of it is left in the event loop."""

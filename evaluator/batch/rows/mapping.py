@@ -237,8 +237,15 @@ class Mapper:
                 raise MissingField("there is no list `choices` or `options` to shuffle")
         except (MissingField, ExpressionError) as error:
             raise self._row_error(error, place, line=line, id=id) from error
-        self._check_unique(id, place, line=line)
-        return sample
+        earlier = self._ids.add(id, place if line is None else line)
+        if earlier is None:
+            return sample
+        kind = "row" if line is None else "line"
+        message = (
+            f"the id is not unique, it is first in {kind} {earlier}; name another field as id "
+            f"(--id FIELD), or identify rows by their numbers (--id {LINE})"
+        )
+        raise RowError(message, source=self._source, line=line, place=place, id=id)
 
     def example(
         self, row: Mapping[str, Any], place: int, line: int | None, more: Sequence[Getter]
@@ -289,20 +296,12 @@ class Mapper:
             found = describe(value)
         raise MissingField(f"the id is {found}, expected text or a whole number")
 
-    def _check_unique(self, id: str, place: int, line: int | None) -> None:
-        earlier = self._ids.add(id, place if line is None else line)
-        if earlier is not None:
-            kind = "row" if line is None else "line"
-            message = (
-                f"the id is not unique, it is first in {kind} {earlier}; name another field as id "
-                f"(--id FIELD), or identify rows by their numbers (--id {LINE})"
-            )
-            raise RowError(message, source=self._source, line=line, place=place, id=id)
-
     def _inputs_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
         if self._takes_all:
             return {name: value for name, value in row.items() if name not in self._not_inputs}
-        inputs = {name: get(row) for name, get in self._inputs.items()}
+        inputs: dict[str, Any] = {}
+        for name, get in self._inputs.items():
+            inputs[name] = get(row)
         for name in self._by_name:
             if name in row:
                 inputs[name] = row[name]

@@ -64,15 +64,11 @@ MAX_DEPTH = 100
 def read_objects(rows: Iterable[Any], source: str, start: int = 0) -> Rows:
     """Each row with JSON values; the first has the place `start`. Raises: RowError."""
     for place, row in enumerate(rows, start):
-        yield None, read_object(row, source, place=place)
-
-
-def read_object(row: Any, source: str, place: int) -> dict[str, Any]:
-    """A row with JSON values. Raises: RowError."""
-    try:
-        return json_row(row)
-    except UsageError as error:
-        raise RowError(str(error), source=source, place=place) from error
+        try:
+            values = json_row(row)
+        except UsageError as error:
+            raise RowError(str(error), source=source, place=place) from error
+        yield None, values
 
 
 def json_row(row: Any) -> dict[str, Any]:

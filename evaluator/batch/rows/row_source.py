@@ -42,7 +42,6 @@ from evaluator.batch.rows.object_rows import (
     RowError,
     Rows,
     Selection,
-    read_object,
     read_objects,
     shard_of,
 )
@@ -144,6 +143,9 @@ class RowSource:
         choose_shots: ChooseShots | None = None,
     ) -> None:
         self._origin = origin
+        # Whether the rows come from an asynchronous iterator: each may take any time, and there may
+        # be no last one.
+        self.is_live = origin.is_live
         self._selection = selection
         self._is_used = False
         self._has_shots = choose_shots is not None
@@ -184,13 +186,6 @@ class RowSource:
     def is_repeatable(self) -> bool:
         """Whether the rows can be read again: false for an iterator."""
         return self._origin.is_repeatable
-
-    @property
-    def is_live(self) -> bool:
-        """Whether the rows come from an asynchronous iterator: each may take any time, and there
-        may be no last one.
-        """
-        return self._origin.is_live
 
     @property
     def total(self) -> int | None:
@@ -353,7 +348,8 @@ class _Pass:
             self._sampled.offer((place, line, row))
             return None
         self.is_done = self.is_done or self._selected == self._limit
-        return self._sample(row, place, line)
+        self.line = line
+        return self._mapper.sample(row, place, line)
 
     def finish(self) -> Iterator[Sample]:
         """The samples drawn by `sample`, after all rows. Raises: RowError, if no row was
@@ -374,11 +370,8 @@ class _Pass:
         for number, (place, line, row) in enumerate(self._sampled.drawn()):
             if number == self._limit:
                 return
-            yield self._sample(row, place, line)
-
-    def _sample(self, row: dict[str, Any], place: int, line: int | None) -> Sample:
-        self.line = line
-        return self._mapper.sample(row, place, line)
+            self.line = line
+            yield self._mapper.sample(row, place, line)
 
     def _holds(self, where: Getter, row: dict[str, Any], place: int, line: int | None) -> bool:
         try:
@@ -520,5 +513,6 @@ async def _read_async(source: AsyncIterable[Any], kind: str) -> AsyncRows:
             # Its resources are freed when reading stops, not by the garbage collector.
             await stack.enter_async_context(aclosing(cast("AsyncGenerator[Any]", rows)))
         async for row in rows:
-            yield None, read_object(row, kind, place=place)
+            for found in read_objects([row], kind, place):
+                yield found
             place += 1

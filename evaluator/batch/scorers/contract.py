@@ -37,6 +37,7 @@ from evaluator.record.steps import Recording
 
 MAX_ERROR_CHARS = 2_000
 MAX_ANSWER_CHARS = 500
+_NUMBERS = (float, int, NoneType)
 NO_TARGET = Score(None, None, explanation="no target")
 _FIELD_TYPES: tuple[tuple[str, tuple[type, ...], str], ...] = (
     ("answer", (str, NoneType), "text or None"),
@@ -125,8 +126,8 @@ async def run_scorer(scorer: Scorer, scored: ScorerInput) -> Score:
     So do SystemExit, exceptions that end a test (`pytest.fail`), and the cancellation of something
     it waits for. An answer is cut after 500 characters.
 
-    Raises: only KeyboardInterrupt, MachineError, GivenBack, and asyncio.CancelledError where the
-    calling task is cancelled.
+    Raises: only KeyboardInterrupt, MachineError, and asyncio.CancelledError where the calling task
+    is cancelled.
     """
     return _checked(scorer, await _called(scorer, scored))
 
@@ -135,7 +136,7 @@ def score_names(scorer: Scorer) -> list[str]:
     """The keys of a scorer's scores: its name; for a scorer with several values NAME.VALUE for
     each.
     """
-    return [f"{scorer.name}.{value}" for value in _values_of(scorer)] or [scorer.name]
+    return [f"{scorer.name}.{value}" for value in getattr(scorer, "values", ())] or [scorer.name]
 
 
 async def run_scores(scorer: Scorer, scored: ScorerInput) -> dict[str, Score]:
@@ -144,10 +145,10 @@ async def run_scores(scorer: Scorer, scored: ScorerInput) -> dict[str, Score]:
     A declared value that it does not return is an error of that value; one that it does not
     declare, of all of them.
     """
-    values = _values_of(scorer)
-    if not values:
-        return {scorer.name: await run_scorer(scorer, scored)}
     given = await _called(scorer, scored)
+    values = tuple[str, ...](getattr(scorer, "values", ()))
+    if not values:
+        return {scorer.name: _checked(scorer, given)}
     problem = ""
     if not isinstance(given, Mapping):
         if type(given) is Score and given.error is not None:
@@ -169,18 +170,21 @@ async def run_scores(scorer: Scorer, scored: ScorerInput) -> dict[str, Score]:
     }
 
 
-def _values_of(scorer: Scorer) -> tuple[str, ...]:
-    return tuple(getattr(scorer, "values", ()))
-
-
 def _checked(scorer: Scorer, score: Any) -> Score:
-    """A score that is valid; an error in place of one that is not."""
+    """A valid score, with plain numbers and a short answer; an error in place of an invalid
+    one.
+    """
     try:
         problem = _problem(score)
     except Exception as error:
         return Score(None, None, error=exception_text(error))
     if problem is None:
-        return _normalised(score)
+        if type(score.value) not in _NUMBERS or type(score.passed) not in (bool, NoneType):
+            value = plain_scalar(score.value)
+            score = replace(score, value=value, passed=plain_scalar(score.passed))
+        if score.answer is not None and len(score.answer) > MAX_ANSWER_CHARS:
+            score = replace(score, answer=f"{score.answer[: MAX_ANSWER_CHARS - 1]}…")
+        return score
     if type(score) is Score and type(score.usage) is Usage:
         usage = score.usage
     else:
@@ -194,7 +198,7 @@ async def _called(scorer: Scorer, scored: ScorerInput) -> Any:
         return await scorer.score(
             scored if isinstance(scorer, LeavesInputUnchanged) else scored.copy()
         )
-    except (KeyboardInterrupt, GeneratorExit, GivenBack):
+    except (KeyboardInterrupt, GeneratorExit):
         raise
     except asyncio.CancelledError:
         task = asyncio.current_task()
@@ -215,10 +219,14 @@ def _problem(score: object) -> str | None:
     """
     if type(score) is not Score:
         return f"{type_name(score)}, expected a Score"
-    value: Any = plain_scalar(score.value)
-    if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
+    value: Any = score.value
+    if type(value) not in _NUMBERS:
+        value = plain_scalar(value)
+    if value is not None and (type(value) not in _NUMBERS or not math.isfinite(value)):
         return _wrong_field(score, "value", expected="a finite number or None")
-    passed: Any = plain_scalar(score.passed)
+    passed: Any = score.passed
+    if passed is not None and not isinstance(passed, bool):
+        passed = plain_scalar(passed)
     if passed is not None and not isinstance(passed, bool):
         return _wrong_field(score, "passed", expected="True, False or None")
     for name, types, expected in _FIELD_TYPES:
@@ -243,18 +251,6 @@ def _problem(score: object) -> str | None:
 def _wrong_field(score: Score, name: str, expected: str) -> str:
     value = getattr(score, name)
     return f"{name}={str(value)[:40]!r} ({type_name(value)}), expected {expected}"
-
-
-def _normalised(score: Score) -> Score:
-    """A valid score with plain numbers and a short answer."""
-    if type(score.value) not in (float, int, NoneType) or type(score.passed) not in (
-        bool,
-        NoneType,
-    ):
-        score = replace(score, value=plain_scalar(score.value), passed=plain_scalar(score.passed))
-    if score.answer is not None and len(score.answer) > MAX_ANSWER_CHARS:
-        score = replace(score, answer=f"{score.answer[: MAX_ANSWER_CHARS - 1]}…")
-    return score
 
 
 def exception_text(error: BaseException) -> str:
@@ -284,31 +280,16 @@ def graded_score(value: float, pass_at: float, **fields: Any) -> Score:
     return Score(float(value), bool(value >= pass_at), **fields)
 
 
-class GivenBack(BaseException):
-    """The computation has not started and is to be done in another process, which has nothing to
-    do.
-
-    `tasks`: the completed tasks of the sample and of its judges, by label.
-    """
-
-    def __init__(self) -> None:
-        super().__init__("given back")
-        self.tasks: dict[str, int] = {}
-
-
 class ComputeQueue:
     """Calls functions in a thread, one after the other, in the order in which they arrive."""
 
     def __init__(self) -> None:
         self._is_busy = False
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._wanted = 0
 
     async def call(self, function: Callable[[], Any]) -> Any:
         """The result of `function`; raises whatever it raises. When cancelled, a function that runs
         already continues and its result is discarded.
-
-        Raises: GivenBack, see `give_back`.
         """
         if self._is_busy:
             await self._turn()
@@ -322,9 +303,6 @@ class ComputeQueue:
         return value
 
     async def _turn(self) -> None:
-        if self._wanted:
-            self._wanted -= 1
-            raise GivenBack
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
@@ -340,15 +318,6 @@ class ComputeQueue:
         self._is_busy = bool(self._waiting)
         if self._waiting:
             self._waiting.popleft().set_result(None)
-
-    def give_back(self, number: int) -> None:
-        """Raises GivenBack in the newest calls that wait for their turn, and, if there are fewer
-        than `number`, in the next ones that would have to wait.
-        """
-        waiting = min(number, len(self._waiting))
-        self._wanted = number - waiting
-        for _ in range(waiting):
-            self._waiting.pop().set_exception(GivenBack())
 
 
 def _outcome(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:

@@ -20,6 +20,7 @@ from operator import mul
 from typing import Any, ClassVar, Literal
 from unicodedata import category, normalize
 
+from evaluator import patterns
 from evaluator.batch.records import Score
 from evaluator.batch.scorers.benchmark_scorers import squad_normal
 from evaluator.batch.scorers.builtin_scorer import ResultScorer, TargetScorer, shown, targets
@@ -30,7 +31,6 @@ from evaluator.fields import Share
 from evaluator.files.project_code import import_extra
 from evaluator.lazy_dataclass import dataclass
 from evaluator.memory.embedding import Embedder, embed
-from evaluator.output import patterns
 
 _CORRECT = Score(1.0, True)
 
@@ -123,7 +123,7 @@ class IncludesScorer(_StringScorer):
             part = self.normal(target)
             if not part:
                 raise UsageError(f"the target {shown(target)} is empty, so every text includes it")
-            if self._holds(text, part):
+            if part in text and (not self.whole_words or _has_words(text, part)):
                 found.append(target)
                 if self.match == "any":
                     return Score(1.0, True, answer=target)
@@ -136,18 +136,18 @@ class IncludesScorer(_StringScorer):
             explanation=f"not in the text: {', '.join(map(shown, missing[:5]))}",
         )
 
-    def _holds(self, text: str, part: str) -> bool:
-        if not self.whole_words or part not in text:
-            return part in text
-        if re.match(r"\w", part):
-            before = r"(?<!\w)"
-        else:
-            before = ""
-        if re.search(r"\w\Z", part):
-            after = r"(?!\w)"
-        else:
-            after = ""
-        return re.search(before + re.escape(part) + after, text) is not None
+
+def _has_words(text: str, part: str) -> bool:
+    """Whether `text` has `part`, and not only as part of a longer word."""
+    if re.match(r"\w", part):
+        before = r"(?<!\w)"
+    else:
+        before = ""
+    if re.search(r"\w\Z", part):
+        after = r"(?!\w)"
+    else:
+        after = ""
+    return re.search(before + re.escape(part) + after, text) is not None
 
 
 MAX_PATTERN_CHARS = 1_000

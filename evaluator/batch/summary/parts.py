@@ -29,7 +29,7 @@ from evaluator.batch.statistics import (
     panel_flips,
 )
 from evaluator.batch.summary.calibrated import Calibration
-from evaluator.fields import MERGED, JsonForm, Key, to_dict
+from evaluator.fields import MERGED, JsonForm, Key
 from evaluator.lazy_dataclass import dataclass
 
 _MOST_JUDGES = 30
@@ -356,7 +356,12 @@ class Amount(JsonForm):
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        return {"total": self.total, **to_dict(self)}
+        return {
+            "total": self.total,
+            "known": self.known,
+            "known_for": self.known_for,
+            "of": self.of,
+        }
 
 
 @dataclass(frozen=True, slots=True)

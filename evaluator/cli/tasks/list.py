@@ -11,6 +11,7 @@ import click
 
 from evaluator import disk
 from evaluator.cli.common import (
+    FOLDER,
     json_option,
     print_json,
     print_table,
@@ -276,7 +277,7 @@ def _print(shown: str | dict[str, object]) -> None:
     "folder",
     metavar="FOLDER",
     required=True,
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     help="The folder to write to; it is created if it is missing.",
 )
 @tasks_option

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evaluator.cli.common import (
+    PATH,
     echo_text,
     exit_code_of,
     json_option,
@@ -218,7 +219,7 @@ def _print_replay(found: Replay) -> None:
 
 
 @click.command("import", epilog="Example:  evaluator tasks import ~/other-program/tasks")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, required=True, type=PATH)
 @tasks_option
 @json_option
 def import_tasks(paths: tuple[Path, ...], tasks_dir: Path, as_json: bool) -> None:

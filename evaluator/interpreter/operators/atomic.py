@@ -40,7 +40,7 @@ from evaluator.models.structured import native_schema
 from evaluator.nodes import Atomic, Text, Turn
 from evaluator.output import split_thinking
 from evaluator.output.schema import schema_problem
-from evaluator.record.encoding import FixedValue
+from evaluator.record.entries import FixedValue
 from evaluator.tools import ToolContext, ToolRegistry
 
 

@@ -38,6 +38,7 @@ from evaluator.viewer import json_form
 from evaluator.viewer.json_form import (
     JsonForm,
     Page,
+    Query,
     icon,
     script,
     served_parts,
@@ -286,13 +287,13 @@ async def _sent(request: web.Request) -> dict[str, str]:
     return {**sent, **request.match_info}
 
 
-async def _do(state: State, act: Act, query: Mapping[str, str]) -> web.StreamResponse:
+async def _do(state: State, act: Act, query: Query) -> web.StreamResponse:
     return web.Response(
         status=303, headers={"Location": await asyncio.to_thread(act, state, query)}
     )
 
 
-def _made(state: State, make: MakePage, query: Mapping[str, str]) -> tuple[Page, bytes]:
+def _made(state: State, make: MakePage, query: Query) -> tuple[Page, bytes]:
     page = make(state, query)
     return page, _data(state, page)
 

@@ -62,6 +62,7 @@ LINES = 1_000
 LITTLE_BYTES = 1_000_000
 FIRST_S = 3.0
 """How long a page waits for its first results."""
+_NO_RESULT = (KeyError, TypeError, ValueError, AttributeError, OverflowError, struct.error)
 _ROW = struct.Struct("QqbHllddddddddl")
 _DOUBLE = struct.Struct("d")
 
@@ -108,7 +109,8 @@ class BatchIndex:
     def __init__(self, folder: Path) -> None:
         self._folder = BatchFolder.reader(folder)
         self._path = folder / RESULTS
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        """Held by a reader of several columns, which may grow meanwhile."""
         self._left_out: frozenset[str] = frozenset()
         self._cells: frozenset[Group] = frozenset()
         self._has_some = threading.Event()
@@ -125,37 +127,43 @@ class BatchIndex:
         """Forgets everything. `version` is higher after every change."""
         self.problem = ""
         self._has_some.clear()
-        self._end = 0
+        self.end = 0
+        """The number of bytes that were read."""
         self._text_end = 0
         self._seen_bytes = 0
         self._keys = Interner()
         self._texts = TextStore()
         self._key_values = array("Q")
         self._offsets = array("q")
-        self._verdicts = array("b")
-        self._groups = array("H")
+        self.verdicts = array("b")
+        """By result, the place of its verdict in VERDICTS."""
+        self.groups = array("H")
+        """By result, the number of its template and variant; see `group_number`."""
         self._epochs = array("l")
-        self._samples = array("l")
+        self.samples = array("l")
+        """By result, the number of its sample; samples are numbered from 0."""
         self._columns = {name: array("d") for name in COLUMNS}
         self._all: tuple[array[Any], ...] = (
             self._key_values,
             self._offsets,
-            self._verdicts,
-            self._groups,
+            self.verdicts,
+            self.groups,
             self._epochs,
-            self._samples,
+            self.samples,
             *self._columns.values(),
         )
         self._scores: dict[str, array[float]] = {}
         self._group_numbers: dict[Group, int] = {}
         self._sample_numbers = Interner()
         # The results of a sample are a list: its first one, and after each result the next one.
-        self._places = array("l")
+        self.places = array("l")
+        """By sample, its place in the source of rows."""
         self._sample_hashes = array("q")
         self._first = array("l")
         self._last = array("l")
         self._next = array("l")
-        self._fields: dict[str, SampleField] = {}
+        self.fields: dict[str, SampleField] = {}
+        """The fields of samples, as `input.NAME`, `target` and `meta.NAME`."""
         self.version += 1
         self._seen: deque[tuple[float, int]] = deque(maxlen=100)
 
@@ -163,16 +171,11 @@ class BatchIndex:
         return len(self._offsets)
 
     @property
-    def end(self) -> int:
-        """The number of bytes that were read."""
-        return self._end
-
-    @property
     def unread(self) -> float:
         """The share of the file that is still to be read, 0 to 1."""
         if self._has_rows.is_set():
             return 0.0
-        return max(0.0, 1 - self._end / (self._seen_bytes or 1))
+        return max(0.0, 1 - self.end / (self._seen_bytes or 1))
 
     @property
     def unsearched(self) -> float:
@@ -196,7 +199,7 @@ class BatchIndex:
         machine when the first results are there, after FIRST_S at the latest.
         `with_texts` waits also for the texts, which are read afterwards, see `unsearched`.
         """
-        with self._lock:
+        with self.lock:
             chosen = (frozenset(cells), frozenset(left_out))
             if chosen != (self._cells, self._left_out):
                 self._cells, self._left_out = chosen
@@ -249,7 +252,7 @@ class BatchIndex:
         self._seen_bytes = found.st_size
         self._has_rows.clear()
         self._has_texts.clear()
-        if found.st_size - self._end <= LITTLE_BYTES:
+        if found.st_size - self.end <= LITTLE_BYTES:
             self._read()
         else:
             threading.Thread(target=self._read, daemon=True).start()
@@ -276,24 +279,17 @@ class BatchIndex:
         found: list[tuple[int, int, dict[str, Any]]] = []
         problem = ""
         try:
-            found.extend(islice(self._folder.entries(self._end), LINES))
+            found.extend(islice(self._folder.entries(self.end), LINES))
         except RecordError as error:
             problem = str(error)
-        with self._lock:
+        with self.lock:
             new: list[tuple[Any, ...]] = []
             try:
                 for offset, end, entry in found:
                     self._add(offset, entry, new=new)
-                    self._end = end
-            except (
-                KeyError,
-                TypeError,
-                ValueError,
-                AttributeError,
-                OverflowError,
-                struct.error,
-            ) as error:
-                problem = f"{self._path}: the line at byte {self._end} is not a result: {error!r}"
+                    self.end = end
+            except _NO_RESULT as error:
+                problem = f"{self._path}: the line at byte {self.end} is not a result: {error!r}"
             self._append(new)
             self._has_some.set()
             self.version += bool(found)
@@ -309,20 +305,20 @@ class BatchIndex:
         text_end = self._text_end
         # What follows the rows may be damaged, or written meanwhile.
         lines = self._folder.entries(text_end)
-        while text_end < self._end and len(texts) < LINES:
+        while text_end < self.end and len(texts) < LINES:
             _, text_end, entry = next(lines)
             texts.append((cast("int", self._keys.find(entry["key"])), _text_of(entry)))
-        with self._lock:
+        with self.lock:
             self._texts.add(texts)
             self._text_end = text_end
             self.version += 1
-            return text_end < self._end
+            return text_end < self.end
 
     def rate(self) -> float | None:
         """Results per second that were added lately, while somebody looked; None if that is
         unknown.
         """
-        with self._lock:
+        with self.lock:
             now = clock.monotonic()
             recent = [(at, count) for at, count in self._seen if now - at <= _RATE_S]
             if len(recent) < 2:
@@ -389,12 +385,12 @@ class BatchIndex:
             return
         self._first.append(row)
         self._last.append(row)
-        self._places.append(place)
+        self.places.append(place)
         self._sample_hashes.append(hash(sample_id))
         for name, value in fields.items():
-            known = self._fields.get(name)
-            if known is None and len(self._fields) < MAX_FIELDS:
-                known = self._fields[name] = SampleField()
+            known = self.fields.get(name)
+            if known is None and len(self.fields) < MAX_FIELDS:
+                known = self.fields[name] = SampleField()
             if known is not None:
                 known.set(sample, value)
 
@@ -414,48 +410,31 @@ class BatchIndex:
             column.extend(values)
         new.clear()
 
-    @property
-    def lock(self) -> threading.RLock:
-        """Held by a reader of several columns, which may grow meanwhile."""
-        return self._lock
-
     def counts(self) -> Counter[Verdict]:
         """The number of selected results with each verdict."""
-        with self._lock:
-            rows = self.rows()
-            verdicts = self._verdicts
-            if len(rows) == len(verdicts):
-                counted = Counter(verdicts)
-            else:
-                counted = Counter(verdicts[row] for row in rows)
+        with self.lock:
+            counted = Counter(map(self.verdicts.__getitem__, self.rows()))
             return Counter({VERDICTS[number]: count for number, count in counted.items()})
 
     def cost(self) -> float | None:
         """The cost of the selected results; None if one is unknown."""
-        with self._lock:
-            rows = self.rows()
-            costs = self._columns["cost"]
-            if len(rows) == len(costs):
-                total = math.fsum(costs)
-            else:
-                total = math.fsum(costs[row] for row in rows)
-            if math.isnan(total):
-                return None
-            return total
+        with self.lock:
+            total = math.fsum(map(self._columns["cost"].__getitem__, self.rows()))
+        return None if math.isnan(total) else total
 
     def measures(self) -> list[tuple[Group, Verdict, tuple[float, float, float]]]:
         """Of each selected result: its duration in seconds, its input tokens and its output tokens
         (NaN: unknown).
         """
-        with self._lock:
+        with self.lock:
             groups = list(self._group_numbers)
             durations, inputs, outputs = (
                 self._columns[name] for name in ("duration", "input_tokens", "output_tokens")
             )
             return [
                 (
-                    groups[self._groups[row]],
-                    VERDICTS[self._verdicts[row]],
+                    groups[self.groups[row]],
+                    VERDICTS[self.verdicts[row]],
                     (durations[row], inputs[row], outputs[row]),
                 )
                 for row in self.rows()
@@ -468,36 +447,11 @@ class BatchIndex:
         if len(allowed) == len(self._group_numbers) and not self._left_out:
             return every
         out = {row for key in self._left_out if (row := self._keys.find(key)) is not None}
-        return [row for row in every if self._groups[row] in allowed and row not in out]
-
-    @property
-    def verdicts(self) -> Sequence[int]:
-        """By result, the place of its verdict in VERDICTS."""
-        return self._verdicts
-
-    @property
-    def samples(self) -> Sequence[int]:
-        """By result, the number of its sample; samples are numbered from 0."""
-        return self._samples
-
-    @property
-    def places(self) -> Sequence[int]:
-        """By sample, its place in the source of rows."""
-        return self._places
-
-    @property
-    def groups(self) -> Sequence[int]:
-        """By result, the number of its template and variant; see `group_number`."""
-        return self._groups
+        return [row for row in every if self.groups[row] in allowed and row not in out]
 
     @property
     def scorers(self) -> list[str]:
         return list(self._scores)
-
-    @property
-    def fields(self) -> Mapping[str, SampleField]:
-        """The fields of samples, as `input.NAME`, `target` and `meta.NAME`."""
-        return self._fields
 
     def group_number(self, group: Group) -> int | None:
         return self._group_numbers.get(group)
@@ -526,11 +480,11 @@ class BatchIndex:
 
     def sample_key(self, row: int) -> tuple[int, int]:
         """Sample and epoch of a result, in a form that indexes of this process share."""
-        return self._sample_hashes[self._samples[row]], self._epochs[row]
+        return self._sample_hashes[self.samples[row]], self._epochs[row]
 
     def row(self, key: str) -> int | None:
         """The number of the result with that key; None if there is none."""
-        with self._lock:
+        with self.lock:
             found = self._keys.find(key)
             # The interner compares hashes.
             if found is not None and self.key(found) == key:
@@ -540,7 +494,7 @@ class BatchIndex:
     @property
     def stamp(self) -> tuple[int, ...]:
         """What results and labels there are; changes with every one that is added."""
-        return (self._end, *self._labels_at)
+        return (self.end, *self._labels_at)
 
     def labelled(self) -> list[int]:
         """The numbers of the results that have a label."""
@@ -583,10 +537,8 @@ def _texts(values: Iterable[Any]) -> list[str]:
         if isinstance(value, str):
             found.append(value)
         elif isinstance(value, Mapping):
-            waiting += [
-                *cast("Mapping[Any, Any]", value),
-                *cast("Mapping[Any, Any]", value).values(),
-            ]
+            inner = cast("Mapping[Any, Any]", value)
+            waiting += [*inner, *inner.values()]
         elif isinstance(value, list):
             waiting += cast("list[Any]", value)
         elif value is not None:

@@ -18,7 +18,7 @@ from evaluator.batch.reading import open_batch
 from evaluator.batch.records import SampleResult
 from evaluator.errors import EvaluatorError
 from evaluator.lazy_dataclass import dataclass
-from evaluator.viewer.json_form import JsonForm, Page
+from evaluator.viewer.json_form import JsonForm, Page, Query
 from evaluator.viewer.samples import Distributions, result_data, transcripts
 from evaluator.viewer.server.batch_index import BatchIndex
 from evaluator.viewer.server.matrix import Matrix, MatrixQuery, read_query
@@ -30,7 +30,15 @@ from evaluator.viewer.server.progress import (
     resume_command,
     simulated_cells,
 )
-from evaluator.viewer.server.state import LATER, NoSuchPage, State, items, mapping, minute
+from evaluator.viewer.server.state import (
+    LATER,
+    NoSuchPage,
+    State,
+    items,
+    mapping,
+    minute,
+    with_query,
+)
 
 ROWS_PER_PAGE = 50
 MAX_BATCHES = 500
@@ -52,15 +60,7 @@ class BatchEntry:
 
     @property
     def created(self) -> str:
-        if self.batch is None:
-            return ""
-        return str(self.batch.manifest.get("created", ""))
-
-    @property
-    def unfinished(self) -> str:
-        if self.batch is None:
-            return ""
-        return About(self.batch.manifest).unfinished
+        return "" if self.batch is None else str(self.batch.manifest.get("created", ""))
 
 
 def entries(state: State) -> list[BatchEntry]:
@@ -119,7 +119,7 @@ def cell_names(batch: Batch) -> list[str]:
     return [cell_name(cell) for cell in cells]
 
 
-def batches_page(state: State, query: Mapping[str, str]) -> Page:
+def batches_page(state: State, query: Query) -> Page:
     found = entries(state)
     return Page(
         "batches",
@@ -143,7 +143,7 @@ def opened(
 
     Raises: NoSuchPage; RecordError, if it cannot be read.
     """
-    path = state.project.batch(folder_id)
+    path = state.project.find("batches", folder_id)
     batch = open_batch(path)
     matrix = state.matrix(path)
     matrix.index.update(
@@ -152,7 +152,7 @@ def opened(
     return batch, matrix
 
 
-def batch_page(state: State, query: Mapping[str, str]) -> Page:
+def batch_page(state: State, query: Query) -> Page:
     """Progress, numbers and a page of the matrix."""
     begun_s = clock.cpu()
     has_text = bool(query.get("text", "").strip())
@@ -162,9 +162,8 @@ def batch_page(state: State, query: Mapping[str, str]) -> Page:
     unread = index.unread or (index.unsearched if has_text else 0.0)
     version = (index.stamp, (batch.folder / MANIFEST).stat().st_mtime_ns)
     # The numbers read the whole file too, so they wait until the samples are there.
-    if index.unread:
-        numbers = LATER
-    else:
+    numbers = LATER
+    if not index.unread:
         numbers = state.summaries.get(batch.folder, version, lambda: _numbers(batch, index))
     is_running = batch_state(about) == "running"
     shown = matrix_data(matrix, batch, query)
@@ -183,11 +182,7 @@ def batch_page(state: State, query: Mapping[str, str]) -> Page:
             errors=_error_kinds(numbers.value),
         ),
         "matrix": shown,
-        "numbers": {
-            "error": numbers.error,
-            "is_current": numbers.is_current,
-            "data": numbers.value,
-        },
+        "numbers": numbers.to_dict(),
     }
     cost_ms = 1_000 * (clock.cpu() - begun_s)
     is_computing = unread > 0 or not numbers.is_current
@@ -197,7 +192,7 @@ def batch_page(state: State, query: Mapping[str, str]) -> Page:
     return Page("batch", batch.name, values, live_ms=live_ms)
 
 
-def matrix_data(matrix: Matrix, batch: Batch, query: Mapping[str, str]) -> dict[str, Any]:
+def matrix_data(matrix: Matrix, batch: Batch, query: Query) -> dict[str, Any]:
     """A page of rows with the results of each cell, and what can be chosen."""
     cells = batch.cells
     wanted = read_query(query, len(cells))
@@ -242,7 +237,7 @@ def _groups(
 
 
 def _row(
-    matrix: Matrix, sample: int, batch: Batch, query: Mapping[str, str], wanted: MatrixQuery
+    matrix: Matrix, sample: int, batch: Batch, query: Query, wanted: MatrixQuery
 ) -> dict[str, Any]:
     index = matrix.index
     places: dict[int, list[Any]] = {}
@@ -283,13 +278,10 @@ def _brief(result: SampleResult, href: str) -> dict[str, Any]:
     return JsonForm(MAX_CELL_CHARS, note=False).plain(data)
 
 
-def sample_href(query: Mapping[str, str], key: str, **changes: str) -> str:
+def sample_href(query: Query, key: str) -> str:
     """The address of a result in the list that `query` describes."""
-    chosen = {name: query[name] for name in QUERY if query.get(name)} | changes
-    address = f"/sample/{query['folder']}/{key}"
-    if chosen:
-        return f"{address}?{urlencode(chosen, errors='replace')}"
-    return address
+    chosen = {name: query[name] for name in QUERY if query.get(name)}
+    return with_query(f"/sample/{query['folder']}/{key}", **chosen)
 
 
 def _error_kinds(numbers: Any) -> list[str]:
@@ -314,18 +306,17 @@ def _numbers(batch: Batch, index: BatchIndex) -> Any:
     )
 
 
-def page_of(count: int, per_page: int, query: Mapping[str, str]) -> tuple[int, int]:
+def page_of(count: int, per_page: int, query: Query) -> tuple[int, int]:
     """The number of the page, and of pages."""
     pages = max(1, -(-count // per_page))
     text = query.get("page", "")
+    number = 1
     if text.isascii() and text.isdigit() and len(text) < 10:
         number = int(text)
-    else:
-        number = 1
     return min(max(number, 1), pages), pages
 
 
-def sample_page(state: State, query: Mapping[str, str]) -> Page:
+def sample_page(state: State, query: Query) -> Page:
     """One result with its scores and transcripts; the results before and after it in the order of
     the list, and the others of its sample.
     """
@@ -338,16 +329,13 @@ def sample_page(state: State, query: Mapping[str, str]) -> Page:
     wanted = read_query(query, len(batch.cells))
     order = matrix.select(wanted, batch.cells).samples
     sample = index.samples[row]
+    place = None
+    page = ""
     if sample in order:
         place = order.index(sample)
-    else:
-        place = None
+        page = str(place // ROWS_PER_PAGE + 1)
     address = f"/batch/{query['folder']}"
     chosen = {name: query[name] for name in QUERY if query.get(name)}
-    if place is None:
-        page = ""
-    else:
-        page = str(place // ROWS_PER_PAGE + 1)
     names = dict(zip(batch.cells, cell_names(batch), strict=True))
     back = urlencode(chosen | {"page": page}, errors="replace")
     values = {
@@ -396,7 +384,7 @@ def _neighbour(
     place: int | None,
     step: int,
     row: int,
-    query: Mapping[str, str],
+    query: Query,
 ) -> str:
     """The address of a result in the next row: in the same column, if there is one."""
     if place is None or not 0 <= place + step < len(order):
@@ -417,9 +405,6 @@ def repeat_command(batch: Batch, result: SampleResult) -> str:
                 if isinstance(value, str) and value:
                     parts += [f"--{name}", shlex.quote(value)]
     for name, value in result.inputs.items():
-        if isinstance(value, str):
-            text = value
-        else:
-            text = json.dumps(value, ensure_ascii=False)
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         parts += ["--input", shlex.quote(f"{name}={text}")]
     return " ".join(parts)

@@ -8,7 +8,6 @@ Searches for better templates: their certificates with the tree of candidates.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from typing import Any
 
 from evaluator.batch import Batch
@@ -19,7 +18,7 @@ from evaluator.improve.certificate import CERTIFICATE, diff_of, read_certificate
 from evaluator.improve.evidence import BATCHES
 from evaluator.improve.search import BASE
 from evaluator.lazy_dataclass import dataclass
-from evaluator.viewer.json_form import JsonForm, Page
+from evaluator.viewer.json_form import JsonForm, Page, Query
 from evaluator.viewer.report import numbers_data, pair_data, verdict_matrix
 from evaluator.viewer.server.batch_index import VERDICTS, BatchIndex
 from evaluator.viewer.server.batches import cell_name, entries, opened, page_of, sample_href
@@ -46,6 +45,12 @@ class ComparedCell:
     def version(self) -> tuple[object, ...]:
         return self.index.stamp, (self.batch.folder / MANIFEST).stat().st_mtime_ns
 
+    def rows(self) -> dict[tuple[int, int], int]:
+        """The numbers of its results by sample and epoch."""
+        index = self.index
+        group = index.group_number(self.group)
+        return {index.sample_key(row): row for row in index.rows() if index.groups[row] == group}
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "id": self.id,
@@ -57,7 +62,7 @@ class ComparedCell:
         }
 
 
-def compare_page(state: State, query: Mapping[str, str]) -> Page:
+def compare_page(state: State, query: Query) -> Page:
     """The choice of the sides; with both, the comparison and a page of pairs."""
     shown: dict[str, Any] = {
         "entries": [
@@ -76,8 +81,7 @@ def compare_page(state: State, query: Mapping[str, str]) -> Page:
     names = ({*side.batch.manifest.get("scorers", {})} for side in (a, b))
     scorers = sorted(set.intersection(*names))
     scorer = query.get("scorer", "")
-    if scorer not in scorers:
-        scorer = ""
+    scorer = scorer if scorer in scorers else ""
     flip = (_verdict(query.get("from", ""), "passed"), _verdict(query.get("to", ""), "failed"))
     shown |= {
         "sides": [a.to_dict(), b.to_dict()],
@@ -110,11 +114,7 @@ def compare_page(state: State, query: Mapping[str, str]) -> Page:
     page, pages = page_of(len(chosen), PAIRS_PER_PAGE, query=query)
     these = chosen[(page - 1) * PAIRS_PER_PAGE : page * PAIRS_PER_PAGE]
     shown |= {
-        "numbers": {
-            "error": numbers.error,
-            "is_current": numbers.is_current,
-            "data": numbers.value,
-        },
+        "numbers": numbers.to_dict(),
         "matrix": verdict_matrix(verdicts),
         "pairs": [_pair(a, b, each) for each in these],
         "count": len(chosen),
@@ -135,27 +135,15 @@ def _side(state: State, folder_id: str, cell: str, default: int) -> ComparedCell
     batch, matrix = opened(state, folder_id)
     if not batch.cells:
         raise UsageError(f"{batch.folder}: has no templates × variants to compare")
-    numbers = [str(number) for number in range(len(batch.cells))]
-    if cell in numbers:
+    number = min(default, len(batch.cells) - 1)
+    if cell in map(str, range(len(batch.cells))):
         number = int(cell)
-    else:
-        number = min(default, len(numbers) - 1)
     return ComparedCell(folder_id, batch, index=matrix.index, cell=number)
 
 
 def _pairs(a: ComparedCell, b: ComparedCell) -> list[Pair]:
     """The numbers of the results of both sides that have the same sample and epoch."""
-    sides: list[dict[tuple[int, int], int]] = []
-    for side in (a, b):
-        group = side.index.group_number(side.group)
-        sides.append(
-            {
-                side.index.sample_key(row): row
-                for row in side.index.rows()
-                if side.index.groups[row] == group
-            }
-        )
-    first, second = sides
+    first, second = (side.rows() for side in (a, b))
     return [(row, second[key]) for key, row in first.items() if key in second]
 
 
@@ -167,9 +155,9 @@ def _pair(a: ComparedCell, b: ComparedCell, pair: Pair) -> dict[str, Any]:
     return pair_data(a.index.result(pair[0]), b.index.result(pair[1]), hrefs)
 
 
-def improvement_page(state: State, query: Mapping[str, str]) -> Page:
+def improvement_page(state: State, query: Query) -> Page:
     """The certificate of a search, as `evaluator improve` prints it; nothing is recomputed."""
-    folder = state.project.search(query["folder"])
+    folder = state.project.find("searches", query["folder"])
     name = state.project.name_of(folder)
     path = folder / CERTIFICATE
     command = f"evaluator improve --verify {shlex.quote(str(path))}"

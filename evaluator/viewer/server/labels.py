@@ -8,7 +8,6 @@ does, see `evaluator.batch.label_session`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -26,7 +25,7 @@ from evaluator.batch.preferences import label_pairs, preference_table, preferenc
 from evaluator.batch.records import SampleResult
 from evaluator.batch.summary.calibrated import calibration_tables
 from evaluator.errors import UsageError
-from evaluator.viewer.json_form import JsonForm, Page
+from evaluator.viewer.json_form import JsonForm, Page, Query
 from evaluator.viewer.server.batch_index import BatchIndex
 from evaluator.viewer.server.batches import cell_names, opened, sample_href
 from evaluator.viewer.server.state import COMPUTING_MS, LATER, State, Value, with_query
@@ -35,7 +34,7 @@ MAX_SHOWN = 200
 _SETTINGS = ("labeller", "scorer", "sides", "precision")
 
 
-def label_page(state: State, query: Mapping[str, str]) -> Page:
+def label_page(state: State, query: Query) -> Page:
     """The choice of who labels what; with it the next question, or the result at the end."""
     batch, matrix = opened(state, query["folder"], wait_s=state.wait_s)
     shown: dict[str, Any] = {
@@ -50,19 +49,14 @@ def label_page(state: State, query: Mapping[str, str]) -> Page:
     title = f"Label {batch.name}"
     if not query.get("labeller", "").strip():
         return Page("label", title, shown | {"choices": _choices(batch)})
-    if matrix.index.unread:
-        value = LATER
-    else:
-        value = _session(state, batch, matrix.index, query)
+    value = LATER if matrix.index.unread else _session(state, batch, matrix.index, query)
     if value.value is None:
         shown["problem"] = value.error
         return Page("label", title, shown, live_ms=0 if value.error else COMPUTING_MS)
     session: LabelSession = value.value
     with state.labelling:
-        if query.get("question"):
-            question = session.question(query["question"])
-        else:
-            question = session.next()
+        chosen = query.get("question")
+        question = session.question(chosen) if chosen else session.next()
         shown |= {"count": len(session.given), "needed": session.subject.needed()}
         if question is None or query.get("finish"):
             shown["finished"] = _finished(batch, matrix.index, session, query)
@@ -85,7 +79,7 @@ def _choices(batch: Batch) -> dict[str, Any]:
     }
 
 
-def give_label(state: State, query: Mapping[str, str]) -> str:
+def give_label(state: State, query: Query) -> str:
     """Stores a label, skips a question or withdraws the last label.
 
     Returns: the address of the next question. Raises: UsageError, without the form's token, for an
@@ -123,7 +117,7 @@ def give_label(state: State, query: Mapping[str, str]) -> str:
     return with_query(address, **settings)
 
 
-def _session(state: State, batch: Batch, index: BatchIndex, query: Mapping[str, str]) -> Value:
+def _session(state: State, batch: Batch, index: BatchIndex, query: Query) -> Value:
     """The labeller's session; it is made again where results were added, after a while.
 
     Raises: UsageError, for a scorer or sides that the batch does not have.
@@ -168,7 +162,7 @@ def _question_data(question: Question) -> dict[str, Any]:
 
 
 def _finished(
-    batch: Batch, index: BatchIndex, session: LabelSession, query: Mapping[str, str]
+    batch: Batch, index: BatchIndex, session: LabelSession, query: Query
 ) -> dict[str, Any]:
     """What was hidden: the labels beside the verdicts, and how well they fit the judge."""
     scorer = session.subject.scorer
@@ -181,10 +175,7 @@ def _finished(
         ]
     else:
         found = preferences(batch)
-        if found:
-            tables = [preference_table(found)]
-        else:
-            tables = []
+        tables = [preference_table(found)] if found else []
     given = list(session.given.values())
     return {
         "lines": session.subject.lines(),
@@ -194,7 +185,7 @@ def _finished(
     }
 
 
-def _given(index: BatchIndex, label: Label, query: Mapping[str, str]) -> dict[str, Any]:
+def _given(index: BatchIndex, label: Label, query: Query) -> dict[str, Any]:
     """A label beside the verdict of the scorer."""
     row = index.row(label.key)
     if row is None:
@@ -231,6 +222,4 @@ def _seconds(text: str) -> float:
         value = float(text)
     except ValueError:
         return 0.0
-    if math.isfinite(value) and value >= 0:
-        return value
-    return 0.0
+    return value if math.isfinite(value) and value >= 0 else 0.0

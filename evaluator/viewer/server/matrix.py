@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from evaluator.lazy_dataclass import dataclass
+from evaluator.viewer.json_form import Query
 from evaluator.viewer.server.batch_index import (
     COLUMNS,
     UNKNOWN,
@@ -65,7 +66,7 @@ class MatrixQuery:
     group: str = ""
 
 
-def read_query(query: Mapping[str, str], cells: int) -> MatrixQuery:
+def read_query(query: Query, cells: int) -> MatrixQuery:
     """The conditions in an address. Those that are not valid are no conditions."""
 
     def number(name: str) -> int | None:
@@ -161,11 +162,10 @@ class Matrix:
         samples = index.samples
         verdicts = index.verdicts
         masks = bytearray(len(index.places))
-        bits = [1 << number for number in range(len(VERDICTS))]
         rows = self._results(wanted, cells)
         warnings = index.column("warnings") or ()
         for row in rows:
-            masks[samples[row]] |= bits[verdicts[row]]
+            masks[samples[row]] |= 1 << verdicts[row]
         for row in rows:
             if warnings[row]:
                 masks[samples[row]] |= _REPAIRED
@@ -189,13 +189,9 @@ class Matrix:
         groups = index.groups
         of_base = bytearray(len(masks))
         of_others = bytearray(len(masks))
-        bits = [1 << number for number in range(len(VERDICTS))]
         for row in rows:
-            if groups[row] == base:
-                side = of_base
-            else:
-                side = of_others
-            side[samples[row]] |= bits[verdicts[row]]
+            side = of_base if groups[row] == base else of_others
+            side[samples[row]] |= 1 << verdicts[row]
         for sample, (one, other) in enumerate(zip(of_base, of_others, strict=True)):
             if (one & _PASSED and other & _FAILED) or (one & _FAILED and other & _PASSED):
                 masks[sample] |= _FLIPPED
@@ -203,10 +199,7 @@ class Matrix:
     def _select(self, wanted: MatrixQuery, cells: Sequence[Group]) -> Selection:
         masks = self._kept_masks(wanted, cells)
         samples = self._fitting(wanted, cells, masks=masks)
-        if len(samples) == len(masks):
-            counted = Counter(masks)
-        else:
-            counted = Counter(masks[sample] for sample in samples)
+        counted = Counter(map(masks.__getitem__, samples))
         chips = {
             chip: sum(count for mask, count in counted.items() if mask and _has(mask, chip))
             for chip in CHIPS
@@ -231,17 +224,12 @@ class Matrix:
         chosen = bytearray(len(index.places))
         for sample in samples:
             chosen[sample] = 1
-        counted = Counter(
+        counted: Counter[tuple[int | None, int]] = Counter(
             (index.groups[row], index.verdicts[row]) for row in index.rows() if chosen[of[row]]
         )
         found: list[tuple[int, int]] = []
-        for cell in cells:
-            group = index.group_number(cell)
-            passed = failed = 0
-            if group is not None:
-                passed, failed = (
-                    counted[group, VERDICTS.index(each)] for each in ("passed", "failed")
-                )
+        for group in map(index.group_number, cells):
+            passed, failed = (counted[group, VERDICTS.index(each)] for each in ("passed", "failed"))
             found.append((passed, passed + failed))
         return found
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -26,7 +26,7 @@ from evaluator.batch.options import BatchLimits
 from evaluator.batch.reading import open_batch
 from evaluator.batch.wave_log import submissions_of
 from evaluator.errors import BatchDamaged, RecordError, UsageError
-from evaluator.lazy_dataclass import dataclass
+from evaluator.viewer.json_form import Query
 from evaluator.viewer.server.batch_index import BatchIndex
 from evaluator.viewer.server.state import COMPUTING_MS, LIVE_MS, State, items, mapping, minute
 
@@ -37,42 +37,28 @@ FRESH_S = 15.0
 MAX_ENDPOINTS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointRow:
-    """Calls of one model at one endpoint. `why` is what new calls wait for; empty if they do
-    not.
+def live_session(batch: Batch) -> dict[str, Any] | None:
+    """The session that runs now; None if there is none, or it has said nothing for some seconds.
+
+    `stop` is why it ends soon; empty if it does not. `budget` has a text for each limit of the
+    batch.
     """
-
-    name: str
-    host: str
-    in_flight: int
-    limit: int | None
-    waiting: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class LiveSession:
-    """`stop` is why the session ends soon; empty if it does not. `budget` has a text for each limit
-    of the batch.
-    """
-
-    endpoints: tuple[EndpointRow, ...]
-    stop: str
-    budget: tuple[str, ...]
-
-
-def live_session(batch: Batch) -> LiveSession | None:
-    """The session that runs now; None if there is none, or it has said nothing for some seconds."""
     found = mapping(BatchFolder.reader(batch.folder).progress())
     at = _number(found.get("at"))
     if at is None or not 0 <= clock.wall() - at < FRESH_S:
         return None
-    rows = [_endpoint(mapping(each)) for each in items(found.get("endpoints"))[:MAX_ENDPOINTS]]
-    return LiveSession(tuple(rows), str(found.get("stop") or ""), budget=tuple(_budget(found)))
+    endpoints = items(found.get("endpoints"))[:MAX_ENDPOINTS]
+    return {
+        "endpoints": [_endpoint(mapping(each)) for each in endpoints],
+        "stop": str(found.get("stop") or ""),
+        "budget": _budget(found),
+    }
 
 
-def _endpoint(data: Mapping[str, Any]) -> EndpointRow:
+def _endpoint(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Calls of one model at one endpoint. `why` is what new calls wait for; empty if they do
+    not.
+    """
     in_flight = _whole(data.get("in_flight")) or 0
     waiting = _whole(data.get("waiting")) or 0
     limit = _whole(data.get("limit"))
@@ -85,14 +71,14 @@ def _endpoint(data: Mapping[str, Any]) -> EndpointRow:
         why = "as many calls as permitted are in flight"
     else:
         why = "the rate limit"
-    return EndpointRow(
-        str(data.get("name") or ""),
-        str(data.get("host") or ""),
-        in_flight=in_flight,
-        limit=limit,
-        waiting=waiting,
-        why=why,
-    )
+    return {
+        "name": str(data.get("name") or ""),
+        "host": str(data.get("host") or ""),
+        "in_flight": in_flight,
+        "limit": limit,
+        "waiting": waiting,
+        "why": why,
+    }
 
 
 def _budget(data: Mapping[str, Any]) -> list[str]:
@@ -111,10 +97,8 @@ def _budget(data: Mapping[str, Any]) -> list[str]:
     for name, (value, form) in used.items():
         limit = _number(limits.get(name))
         if limit is not None:
-            lines.append(
-                f"{'an unknown part' if value is None else form.format(value)} of "
-                f"{form.format(limit)}"
-            )
+            part = "an unknown part" if value is None else form.format(value)
+            lines.append(f"{part} of {form.format(limit)}")
     rates = {"requests_per_minute": "requests", "tokens_per_minute": "tokens"}
     for name, what in rates.items():
         limit = _number(limits.get(name))
@@ -138,12 +122,8 @@ def _whole(value: Any) -> int | None:
 
 
 def batch_state(about: About) -> str:
-    state = about.text("state")
-    if state in ("", "complete"):
-        return "complete"
-    if state == "running":
-        return "running"
-    return "stopped"
+    state = about.text("state") or "complete"
+    return state if state in ("complete", "running") else "stopped"
 
 
 def resume_command(name: str) -> str:
@@ -158,23 +138,17 @@ def simulated_cells(batch: Batch) -> list[bool]:
 def progress_data(batch: Batch, name: str, index: BatchIndex, about: About) -> dict[str, Any]:
     counts = index.counts()
     results = sum(counts.values())
-    if batch.totals is None:
-        total = None
-    else:
-        total = sum(batch.totals.values())
+    total = None if batch.totals is None else sum(batch.totals.values())
     state = batch_state(about)
-    rate = None
-    if state == "running" and not index.unread:
-        rate = index.rate()
+    rate = left_s = session = None
     if state == "running":
         session = live_session(batch)
-    else:
-        session = None
+        if not index.unread:
+            rate = index.rate()
     decision = Decision.of(batch.manifest)
-    left_s = None
     if rate and total is not None:
         left_s = (total - results) / rate
-    is_stopped = state == "stopped" or (state == "running" and session is None)
+    is_stopped = state != "complete" and session is None
     return {
         "state": state,
         "unfinished": about.unfinished,
@@ -186,7 +160,7 @@ def progress_data(batch: Batch, name: str, index: BatchIndex, about: About) -> d
         "rate": rate,
         "left_s": left_s,
         "problem": index.problem,
-        "session": None if session is None else asdict(session),
+        "session": session,
         "simulated": any(simulated_cells(batch)),
         "provider_batches": _provider_batches(batch),
         "decision": None if decision is None else decision.shown(),
@@ -257,7 +231,7 @@ def control_data(state: State, batch: Batch, *, is_running: bool, errors: list[s
     return {"problem": "", "commands": shown, "form": form}
 
 
-def control(state: State, query: Mapping[str, str]) -> str:
+def control(state: State, query: Query) -> str:
     """Sends a command to a batch. Returns: the address of its page.
 
     Raises: UsageError, without the form's token, for a command that cannot be carried out, or
@@ -268,7 +242,7 @@ def control(state: State, query: Mapping[str, str]) -> str:
         state.check_form(query)
     else:
         state.check_confirmed(query, "the command")
-    folder = state.project.batch(query["folder"])
+    folder = state.project.find("batches", query["folder"])
     for known in get_args(Action):
         if known == action:
             arguments = _arguments(open_batch(folder), action, query)
@@ -277,7 +251,7 @@ def control(state: State, query: Mapping[str, str]) -> str:
     raise UsageError(f"the action is {action!r:.60}, expected {', '.join(get_args(Action))}")
 
 
-def _arguments(batch: Batch, action: str, query: Mapping[str, str]) -> list[str]:
+def _arguments(batch: Batch, action: str, query: Query) -> list[str]:
     match action:
         case "set":
             current = mapping(batch.manifest.get("limits"))

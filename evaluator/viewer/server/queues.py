@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -25,7 +24,7 @@ from evaluator.jobs.queue_view import DATABASE, entry_details
 from evaluator.jobs.tasks import TYPES
 from evaluator.lazy_dataclass import dataclass
 from evaluator.queue import QueueEntry, QueueView, StrategyAttempt, TaskQueue
-from evaluator.viewer.json_form import Page
+from evaluator.viewer.json_form import Page, Query
 from evaluator.viewer.server.state import COMPUTING_MS, LIVE_MS, NoSuchPage, State, mapping, minute
 
 MAX_CARDS = 50
@@ -33,7 +32,7 @@ MAX_CARD_CHARS = 200
 _TASK = re.compile(r"TASK-([0-9]{1,18}): ")
 
 
-def queue_page(state: State, query: Mapping[str, str]) -> Page:
+def queue_page(state: State, query: Query) -> Page:
     """The board of a queue."""
     project = state.project
     queues = project.folders().queues
@@ -45,18 +44,15 @@ def queue_page(state: State, query: Mapping[str, str]) -> Page:
     }
     if chosen is None:
         return Page("queue", "Queue", shown)
-    folder = project.queue(chosen)
+    folder = project.find("queues", chosen)
     board = state.boards.get(folder, _version(folder), lambda: _board(state, folder, chosen))
-    if board.is_current:
-        live_ms = LIVE_MS
-    else:
-        live_ms = COMPUTING_MS
+    live_ms = LIVE_MS if board.is_current else COMPUTING_MS
     return Page("queue", "Queue", shown | {"board": board}, live_ms=live_ms)
 
 
-def entry_page(state: State, query: Mapping[str, str]) -> Page:
+def entry_page(state: State, query: Query) -> Page:
     """One entry: what was tried and delivered, what it waits for, and what can be done."""
-    folder = state.project.queue(query["folder"])
+    folder = state.project.find("queues", query["folder"])
     with QueueView(folder) as queue:
         try:
             stored = queue.show(query["entry"])
@@ -80,21 +76,18 @@ def entry_page(state: State, query: Mapping[str, str]) -> Page:
         ],
         "token": state.form_token,
     }
-    if entry.status in ("running", "pending"):
-        live_ms = LIVE_MS
-    else:
-        live_ms = 0
-    return Page("entry", entry.id, values, live_ms=live_ms)
+    is_live = entry.status in ("running", "pending")
+    return Page("entry", entry.id, values, live_ms=LIVE_MS if is_live else 0)
 
 
-def change_entry(state: State, query: Mapping[str, str]) -> str:
+def change_entry(state: State, query: Query) -> str:
     """Retries a blocked entry or skips a pending one.
 
     Returns: the address of its page. Raises: UsageError, without the form's token or the
     confirmation, or if the entry is in another state.
     """
     state.check_confirmed(query, "the change")
-    folder = state.project.queue(query["folder"])
+    folder = state.project.find("queues", query["folder"])
     with TaskQueue(folder, notice=lambda _line: None, takes_edits=False) as queue:
         match query.get("action"):
             case "retry":
@@ -172,10 +165,7 @@ def _run(state: State, entry: QueueEntry, attempt: StrategyAttempt) -> dict[str,
     # Another folder's worker may have numbered its runs alike.
     if header is None or mapping(header.extra.get("labels")).get(ENTRY_LABEL) != entry.id:
         return nothing
-    if recording.summary is None:
-        models = ()
-    else:
-        models = recording.summary.models
+    models = () if recording.summary is None else recording.summary.models
     return {
         "href": f"/run/{folder}/{found[1]}",
         "simulated": any(map(is_simulated_model, models)),
@@ -234,7 +224,7 @@ def _row(folder: str, task: BackgroundTask) -> dict[str, Any]:
     }
 
 
-def background_page(state: State, query: Mapping[str, str]) -> Page:
+def background_page(state: State, query: Query) -> Page:
     """The tasks of all folders."""
     rows, problems = background_tasks(state)
     values = {
@@ -247,9 +237,9 @@ def background_page(state: State, query: Mapping[str, str]) -> Page:
     return Page("background", "Background tasks", values, live_ms=LIVE_MS if is_live else 0)
 
 
-def task_page(state: State, query: Mapping[str, str]) -> Page:
+def task_page(state: State, query: Query) -> Page:
     """One task: its state, the end of its output, and the form that kills it."""
-    folder = state.project.background(query["folder"])
+    folder = state.project.find("background", query["folder"])
     try:
         with BackgroundStore(folder, is_snapshot=True) as store:
             task = store.as_seen(store.get(query["task"]))
@@ -275,14 +265,14 @@ def task_page(state: State, query: Mapping[str, str]) -> Page:
     return Page("task", task.id, values, live_ms=0 if task.has_ended else OUTPUT_MS)
 
 
-def kill_task(state: State, query: Mapping[str, str]) -> str:
+def kill_task(state: State, query: Query) -> str:
     """Kills a task of any process with everything that it started.
 
     Returns: the address of its page. Raises: UsageError, without the form's token or the
     confirmation.
     """
     state.check_confirmed(query, "the kill")
-    folder = state.project.background(query["folder"])
+    folder = state.project.find("background", query["folder"])
     with_tasks(folder, lambda tasks: tasks.kill(query["task"], _REASON, KILL_WAIT_S))
     return f"/background/{query['folder']}/{query['task']}"
 
@@ -324,6 +314,4 @@ def _record(line: str) -> Any:
         found = json.loads(line)
     except (ValueError, RecursionError):
         return line
-    if isinstance(found, dict):
-        return cast("dict[str, Any]", found)
-    return line
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else line

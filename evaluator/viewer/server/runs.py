@@ -20,7 +20,7 @@ from evaluator.record.steps import Recording, RunStatus, Step
 from evaluator.record.store import TaskStore
 from evaluator.record.task_folder import TaskSummary
 from evaluator.record.tree import TaskNode, read_tree, step_rows
-from evaluator.viewer.json_form import Page
+from evaluator.viewer.json_form import Page, Query
 from evaluator.viewer.server.sources import (
     Bar,
     PromptSpan,
@@ -112,7 +112,7 @@ def _task_row(task: TaskNode, folder: str) -> dict[str, Any]:
     }
 
 
-def runs_page(state: State, query: Mapping[str, str]) -> Page:
+def runs_page(state: State, query: Query) -> Page:
     """Runs of a task folder, the newest first."""
     project = state.project
     folders = project.folders()
@@ -218,10 +218,8 @@ def counted(usage: Any) -> Mapping[str, Any] | None:
 
 def _pattern(text: str) -> str | None:
     """A text without wildcards may be any part of the name."""
-    if not text:
-        return None
-    if any(sign in text for sign in "*?["):
-        return text
+    if not text or any(sign in text for sign in "*?["):
+        return text or None
     return f"*{text}*"
 
 
@@ -241,9 +239,7 @@ def _costs(task: TaskSummary) -> float:
     out.
     """
     cost = mapping(None if task.summary is None else task.summary.usage).get("cost_usd")
-    if isinstance(cost, (int, float)):
-        return float(cost)
-    return 0.0
+    return float(cost) if isinstance(cost, (int, float)) else 0.0
 
 
 def _text_of(task: TaskSummary) -> str:
@@ -255,7 +251,7 @@ def _text_of(task: TaskSummary) -> str:
     return "\n".join(str(part) for part in parts if part).casefold()
 
 
-def run_page(state: State, query: Mapping[str, str]) -> Page:
+def run_page(state: State, query: Query) -> Page:
     """One run: its outcome, steps and conversations."""
     project = state.project
     folder = query["folder"]
@@ -269,10 +265,7 @@ def run_page(state: State, query: Mapping[str, str]) -> Page:
     header = recording.header
     talks = conversations(recording)
     template, lines = _template(state, recording)
-    if summary is None:
-        usage = total_usage(recording.steps)
-    else:
-        usage = summary.usage
+    usage = total_usage(recording.steps) if summary is None else summary.usage
     models = () if summary is None else summary.models
     values = {
         "href": f"/run/{folder}/{query['task']}",
@@ -303,11 +296,8 @@ def run_page(state: State, query: Mapping[str, str]) -> Page:
     }
     if header is not None and header.parent:
         values["parent"] = {"href": f"/run/{folder}/{header.parent}", "id": header.parent}
-    if recording.status == "running":
-        live_ms = LIVE_MS
-    else:
-        live_ms = 0
-    return Page("run", f"TASK-{query['task']}", values, live_ms=live_ms)
+    is_live = recording.status == "running"
+    return Page("run", f"TASK-{query['task']}", values, live_ms=LIVE_MS if is_live else 0)
 
 
 def _resume(project: Project, store: TaskStore, recording: Recording) -> str:
@@ -319,9 +309,8 @@ def _resume(project: Project, store: TaskStore, recording: Recording) -> str:
 
 def resume_command(project: Project, folder: Path, task: int) -> str:
     name = project.name_of(folder)
-    if name == "tasks":
-        return f"evaluator tasks resume {task}"
-    return f"evaluator tasks resume --tasks {shlex.quote(name)} {task}"
+    option = "" if name == "tasks" else f"--tasks {shlex.quote(name)} "
+    return f"evaluator tasks resume {option}{task}"
 
 
 def _talks(
@@ -376,10 +365,9 @@ def _template(state: State, recording: Recording) -> tuple[UsedTemplate | None, 
     if template is None:
         return UsedTemplate(header.template, "", is_same=True), {}
     is_same = template.sha256 == header.template_sha256
+    text: list[str] = []
     if is_same and template.file is not None:
         text = read_lines(Path(template.file))
-    else:
-        text = []
     href = f"/template/{template_id(header.template)}"
     return UsedTemplate(header.template, href, is_same), line_numbers(text)
 

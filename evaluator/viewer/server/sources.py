@@ -146,11 +146,8 @@ def answer_sources(conversations: Iterable[RecordedConversation]) -> list[Prompt
     for each in conversations:
         answer = each.turns[-1].answer
         if answer is not None:
-            found.append(
-                PromptSource(
-                    f"answer of {each.path or 'the task'}", str(answer.get("content") or "")
-                )
-            )
+            name = f"answer of {each.path or 'the task'}"
+            found.append(PromptSource(name, str(answer.get("content") or "")))
     return found
 
 
@@ -196,21 +193,19 @@ def spans(
 def _split(text: str, source: PromptSource) -> list[PromptSpan]:
     wanted = source.text.strip()
     found: list[PromptSpan] = []
-    for place, piece in enumerate(text.split(wanted, MAX_SPANS)):
-        found += ([PromptSpan(wanted, source.name)] if place else []) + (
-            [PromptSpan(piece)] if piece else []
-        )
-    return found
+    for piece in text.split(wanted, MAX_SPANS):
+        found += [PromptSpan(wanted, source.name), PromptSpan(piece)]
+    return [span for span in found[1:] if span.text]
 
 
 def _by_line(text: str, lines: Mapping[str, int]) -> list[PromptSpan]:
     found: list[PromptSpan] = []
     for line in text.splitlines(keepends=True):
         number = lines.get(line.strip())
-        body = line.rstrip("\r\n")
         if number is None:
             found.append(PromptSpan(line))
         else:
+            body = line.rstrip("\r\n")
             found += [PromptSpan(body, f"template line {number}"), PromptSpan(line[len(body) :])]
     return [each for each in found if each.text]
 
@@ -249,13 +244,9 @@ class Timeline:
     def __init__(self, recording: Recording) -> None:
         header = recording.header
         self._now = clock.wall()
-        if header is None:
-            self._start = None
-        else:
-            self._start = _moment(header.created)
-        if self._start is None:
-            self._pauses = []
-        else:
+        self._start = None if header is None else _moment(header.created)
+        self._pauses: list[tuple[float, float]] = []
+        if self._start is not None:
             self._pauses = list(_pauses(recording, self._start))
 
     def of_step(self, step: Step, *, is_running: bool) -> Bar | None:
@@ -268,10 +259,8 @@ class Timeline:
     def of_task(self, recording: Recording) -> Bar | None:
         if recording.header is None:
             return None
-        if recording.summary is None:
-            duration_s = None
-        else:
-            duration_s = recording.summary.duration_s
+        summary = recording.summary
+        duration_s = None if summary is None else summary.duration_s
         return self._bar(
             recording.header.created, duration_s, is_running=recording.status == "running"
         )
@@ -382,22 +371,16 @@ def _repeated(
         path = turn.step.start.path
         for one, other in pairwise(attempts[path]):
             title = f"of {path}, steps {one.number} and {other.number}"
-            sent = [
-                "\n\n".join(str(m.get("content", "")) for m in messages_of(step, answers))
-                for step in (one, other)
-            ]
+            sent = [_joined(messages_of(step, answers)) for step in (one, other)]
             found += _change(f"Request {title}", *sent)
             found += _change(f"Answer {title}", _output(one), after=_output(other))
     return found
 
 
 def _output(step: Step) -> str:
-    if step.end is None:
-        output = None
-    else:
-        output = step.end.output
+    output = None if step.end is None else step.end.output
     if mapping(output):
-        return pretty(mapping(output).get("content"))
+        output = mapping(output).get("content")
     return pretty(output)
 
 
@@ -418,27 +401,15 @@ def _iterated(
 ) -> list[Change]:
     """The same part of a loop in the iteration before."""
     match = _ITERATION.fullmatch(conversation.path)
-    if match:
-        before = by_path.get(f"{match[1]}{int(match[2]) - 1}{match[3]}")
-    else:
-        before = None
+    before = by_path.get(f"{match[1]}{int(match[2]) - 1}{match[3]}") if match else None
     if before is None:
         return []
-    found: list[Change] = []
-    for name, texts in (
-        ("Request", _prompts(before, conversation)),
-        ("Answer", _answers(before, conversation)),
-    ):
-        found += _change(f"{name} in {before.path} and here", *texts)
-    return found
+    both = (before, conversation)
+    prompts = [_joined(each.turns[0].sent) for each in both]
+    answers = [str((each.turns[-1].answer or {}).get("content") or "") for each in both]
+    title = f"in {before.path} and here"
+    return [*_change(f"Request {title}", *prompts), *_change(f"Answer {title}", *answers)]
 
 
-def _prompts(*both: RecordedConversation) -> list[str]:
-    return [
-        "\n\n".join(str(message.get("content", "")) for message in each.turns[0].sent)
-        for each in both
-    ]
-
-
-def _answers(*both: RecordedConversation) -> list[str]:
-    return [str((each.turns[-1].answer or {}).get("content") or "") for each in both]
+def _joined(messages: Iterable[Mapping[str, Any]]) -> str:
+    return "\n\n".join(str(message.get("content", "")) for message in messages)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -12,10 +12,10 @@ from urllib.parse import urlencode
 from evaluator import clock
 from evaluator.batch.folder import BatchFolder
 from evaluator.errors import EvaluatorError
-from evaluator.queue import QueueView
+from evaluator.queue import EntryStatus, QueueEntry, QueueView
 from evaluator.record.store import TaskStore
 from evaluator.record.task_folder import TaskSummary
-from evaluator.viewer.json_form import Page
+from evaluator.viewer.json_form import Page, Query
 from evaluator.viewer.server.batches import BatchEntry, entries, entry_data
 from evaluator.viewer.server.matrix import MatrixQuery
 from evaluator.viewer.server.progress import live_session
@@ -37,7 +37,7 @@ MAX_SEARCHED_BATCHES = 4
 _WEEK = timedelta(days=7)
 
 
-def start_page(state: State, query: Mapping[str, str]) -> Page:
+def start_page(state: State, query: Query) -> Page:
     """What runs now, what needs a person, the last batches and runs, and the cost of the week."""
     begun_s = clock.cpu()
     project = state.project
@@ -104,20 +104,26 @@ def _runs(state: State) -> Iterator[tuple[dict[str, Any], TaskSummary]]:
 
 def _blocked(state: State) -> Iterator[dict[str, Any]]:
     """The entries of queues that a person has to do something about."""
+    for href, entry in _entries(state, "blocked"):
+        yield {
+            "id": entry.id,
+            "href": href,
+            "description": entry.description[:MAX_CARD_CHARS],
+            "reason": entry.blocked_reason or "",
+            "action": entry.user_action_required or "",
+        }
+
+
+def _entries(state: State, status: EntryStatus | None = None) -> Iterator[tuple[str, QueueEntry]]:
+    """The entries of the queues that can be read, each with its address."""
     for key, path in state.project.folders().queues.items():
         try:
             with QueueView(path) as queue:
-                blocked = queue.list("blocked")
+                listed = queue.list(status)
         except (EvaluatorError, OSError):
             continue
-        for entry in blocked:
-            yield {
-                "id": entry.id,
-                "href": f"/queue/{key}/{entry.id}",
-                "description": entry.description[:MAX_CARD_CHARS],
-                "reason": entry.blocked_reason or "",
-                "action": entry.user_action_required or "",
-            }
+        for entry in listed:
+            yield f"/queue/{key}/{entry.id}", entry
 
 
 def _trends(batches: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -153,9 +159,10 @@ def _cost_of_week(
             continue
         count += 1
         cost = mapping(run["usage"]).get("cost_usd", 0.0)
-        is_known = isinstance(cost, (int, float))
-        known += cost if is_known else 0.0
-        unknown += not is_known
+        if isinstance(cost, (int, float)):
+            known += cost
+        else:
+            unknown += 1
     return {"known_usd": known, "unknown": unknown, "count": count}
 
 
@@ -182,25 +189,25 @@ def _is_after(time: str, since: datetime) -> bool:
     return moment >= since
 
 
-def search_page(state: State, query: Mapping[str, str]) -> Page:
+def search_page(state: State, query: Query) -> Page:
     """What has a text in its name or its content: batches, samples of the last batches, runs,
     templates, entries of queues and background tasks.
     """
     text = query.get("text", "").strip()
-    if text:
-        groups = list(_hits(state, text.casefold()))
-    else:
-        groups = []
-    return Page(
-        "search", "Search", {"text": text, "groups": [each for each in groups if each["hits"]]}
-    )
+    found = _hits(state, text.casefold()) if text else ()
+    groups = [each for each in found if each["hits"]]
+    return Page("search", "Search", {"text": text, "groups": groups})
+
+
+def _hit(href: str, title: str, text: str) -> dict[str, str]:
+    return {"href": href, "title": title, "text": text}
 
 
 def _hits(state: State, text: str) -> Iterator[dict[str, Any]]:
     found = entries(state)
     batches = [entry_data(entry) for entry in found]
     named = [
-        {"href": batch["href"], "title": batch["name"], "text": ", ".join(batch["templates"])}
+        _hit(batch["href"], batch["name"], ", ".join(batch["templates"]))
         for batch in batches
         if "href" in batch
         and text in f"{batch['name']} {batch['title']} {batch['templates']}".casefold()
@@ -209,25 +216,21 @@ def _hits(state: State, text: str) -> Iterator[dict[str, Any]]:
     for entry in [each for each in found if each.batch is not None][:MAX_SEARCHED_BATCHES]:
         yield _sample_hits(state, entry, text)
     runs = [
-        {
-            "href": run["href"],
-            "title": f"TASK-{run['id']}",
-            "text": f"{run['template']} {run['text']}",
-        }
+        _hit(run["href"], f"TASK-{run['id']}", f"{run['template']} {run['text']}")
         for run, task in _runs(state)
         if text in f"{run['id']} {run['template']} {run['text']}".casefold()
         or (task.header is not None and text in str(task.header.inputs).casefold())
     ]
     yield {"title": "Runs", "hits": runs[:MAX_HITS]}
     templates = [
-        {"href": row["href"], "title": row["name"], "text": row["description"]}
+        _hit(row["href"], row["name"], row["description"])
         for row in templates_page(state, {}).values["rows"]
         if text in f"{row['name']} {row['description']}".casefold()
     ]
     yield {"title": "Templates", "hits": templates[:MAX_HITS]}
     yield {"title": "Queue", "hits": list(islice(_entry_hits(state, text), MAX_HITS))}
     tasks = [
-        {"href": task["href"], "title": task["id"], "text": task["description"]}
+        _hit(task["href"], task["id"], task["description"])
         for task in background_tasks(state)[0]
         if text in f"{task['id']} {task['description']}".casefold()
     ]
@@ -247,19 +250,12 @@ def _sample_hits(state: State, entry: BatchEntry, text: str) -> dict[str, Any]:
         row = matrix.index.results_of(sample)[0]
         result = matrix.index.result(row)
         href = f"/sample/{entry.id}/{matrix.index.key(row)}"
-        hits.append({"href": href, "title": result.title, "text": result.content[:MAX_CARD_CHARS]})
+        hits.append(_hit(href, result.title, result.content[:MAX_CARD_CHARS]))
     more = f"/batch/{entry.id}?{urlencode({'text': text})}"
     return {"title": f"Samples of {entry.name}", "hits": hits, "more": more, "count": len(samples)}
 
 
 def _entry_hits(state: State, text: str) -> Iterator[dict[str, Any]]:
-    for key, path in state.project.folders().queues.items():
-        try:
-            with QueueView(path) as queue:
-                listed = queue.list()
-        except (EvaluatorError, OSError):
-            continue
-        for entry in listed:
-            if text in f"{entry.id} {entry.description}".casefold():
-                shown = entry.description[:MAX_CARD_CHARS]
-                yield {"href": f"/queue/{key}/{entry.id}", "title": entry.id, "text": shown}
+    for href, entry in _entries(state):
+        if text in f"{entry.id} {entry.description}".casefold():
+            yield _hit(href, entry.id, entry.description[:MAX_CARD_CHARS])

@@ -21,7 +21,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 from urllib.parse import urlencode
 
 from evaluator import clock
@@ -35,6 +35,7 @@ from evaluator.lazy_dataclass import dataclass
 from evaluator.library import TemplateLibrary
 from evaluator.record.steps import plain_json
 from evaluator.record.store import TaskStore
+from evaluator.viewer.json_form import Query
 from evaluator.viewer.server.batch_index import BatchIndex
 from evaluator.viewer.server.matrix import Matrix
 
@@ -46,6 +47,15 @@ _SKIPPED = frozenset({"active", "done", "segments", "blobs", "node_modules", "__
 
 class NoSuchPage(EvaluatorError):
     """An address names a folder, a run or a sample that does not exist."""
+
+
+Kind = Literal["batches", "queues", "background", "searches"]
+_MISSING: dict[Kind, str] = {
+    "batches": "batch now; open the list of batches",
+    "queues": "queue now; open the page of the queue again",
+    "background": "folder now; open the list of background tasks",
+    "searches": "search now; open the list of batches",
+}
 
 
 @dataclass(slots=True)
@@ -78,21 +88,16 @@ class Project:
         """Looks again."""
         found = ProjectFolders()
         for number, (path, names) in enumerate(islice(_walk(self.root), MAX_FOLDERS), 1):
-            if is_batch(names):
-                kinds = [found.batches]
-            elif is_store(names):
-                kinds = [found.stores]
-            else:
-                kinds = []
-            kinds += [
-                kind
-                for name, kind in ((QUEUE, found.queues), (BACKGROUND, found.background))
-                if name in names
-            ]
-            if is_search(names):
-                kinds.append(found.searches)
-            for kind in kinds:
-                kind[self.id_of(path)] = path
+            is_of_batch = is_batch(names)
+            for is_of_kind, folders in (
+                (is_of_batch, found.batches),
+                (is_store(names) and not is_of_batch, found.stores),
+                (QUEUE in names, found.queues),
+                (BACKGROUND in names, found.background),
+                ({LOG, TEMPLATE_FILE} <= names, found.searches),
+            ):
+                if is_of_kind:
+                    folders[self.id_of(path)] = path
             found.is_cut = number == MAX_FOLDERS
         self._found = found
         return found
@@ -103,35 +108,15 @@ class Project:
     def name_of(self, folder: Path) -> str:
         """The path from the root."""
         relative = os.path.relpath(folder, self.root)
-        if relative == ".":
-            return folder.name
-        return relative
+        return folder.name if relative == "." else relative
 
-    def batch(self, folder_id: str) -> Path:
-        """Raises: NoSuchPage."""
-        return self._find("batches", folder_id, what="batch now; open the list of batches")
-
-    def queue(self, folder_id: str) -> Path:
-        """Raises: NoSuchPage."""
-        return self._find("queues", folder_id, what="queue now; open the page of the queue again")
-
-    def background(self, folder_id: str) -> Path:
-        """Raises: NoSuchPage."""
-        return self._find(
-            "background", folder_id, what="folder now; open the list of background tasks"
-        )
-
-    def search(self, folder_id: str) -> Path:
-        """Raises: NoSuchPage."""
-        return self._find("searches", folder_id, what="search now; open the list of batches")
-
-    def _find(self, kind: str, folder_id: str, what: str) -> Path:
-        found = getattr(self._found, kind).get(folder_id) or getattr(self.folders(), kind).get(
-            folder_id
-        )
-        if found is None:
-            raise NoSuchPage(f"{self.root}: there is no such {what}")
-        return found
+    def find(self, kind: Kind, folder_id: str) -> Path:
+        """The folder of this kind with that id. Raises: NoSuchPage."""
+        path = getattr(self._found, kind).get(folder_id)
+        path = path or getattr(self.folders(), kind).get(folder_id)
+        if path is None:
+            raise NoSuchPage(f"{self.root}: there is no such {_MISSING[kind]}")
+        return path
 
     def store(self, folder_id: str) -> TaskStore:
         """The task folder with that id, or that of the batch with that id. Raises: NoSuchPage."""
@@ -148,11 +133,6 @@ def is_batch(names: set[str]) -> bool:
     name too.
     """
     return MANIFEST in names and bool({RESULTS, TASKS} & names)
-
-
-def is_search(names: set[str]) -> bool:
-    """Whether a folder with these entries is a search for a better template."""
-    return {LOG, TEMPLATE_FILE} <= names
 
 
 def is_store(names: set[str]) -> bool:
@@ -180,10 +160,7 @@ def _walk(root: Path) -> Iterator[tuple[Path, set[str]]]:
                 continue
             yield folder, names
             # The task files of a batch belong to the batch.
-            if is_batch(names):
-                left_out = _SKIPPED | {TASKS}
-            else:
-                left_out = _SKIPPED
+            left_out = _SKIPPED | {TASKS} if is_batch(names) else _SKIPPED
             below += [folder / name for name in sorted(inside) if name not in left_out]
         level = below
 
@@ -204,6 +181,9 @@ class Value:
     value: Any
     error: str
     is_current: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"error": self.error, "is_current": self.is_current, "data": self.value}
 
 
 LATER = Value(None, "", is_current=False)
@@ -321,7 +301,7 @@ class State:
     labelling: threading.Lock = field(default_factory=threading.Lock)
     """Held while a session of a labeller is asked something."""
 
-    def check_form(self, query: Mapping[str, str]) -> None:
+    def check_form(self, query: Query) -> None:
         """Raises: UsageError, if a form is not of this server."""
         if not hmac.compare_digest(
             query.get("token", "").encode("utf-8", "replace"), self.form_token.encode()
@@ -331,7 +311,7 @@ class State:
                 "again"
             )
 
-    def check_confirmed(self, query: Mapping[str, str], what: str) -> None:
+    def check_confirmed(self, query: Query, what: str) -> None:
         """Raises: UsageError, if a form is not of this server, or `what` it asks for was not
         confirmed.
         """

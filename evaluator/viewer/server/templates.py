@@ -7,7 +7,7 @@ and it needs the form of this server with a confirmation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ from evaluator.library import CallBound, TemplateLibrary
 from evaluator.library.bounds import bound
 from evaluator.library.content import Template
 from evaluator.nodes import Function
-from evaluator.viewer.json_form import JsonForm, Page
-from evaluator.viewer.server.sources import excerpt, read_lines
+from evaluator.viewer.json_form import JsonForm, Page, Query
+from evaluator.viewer.server.sources import Line, excerpt, read_lines
 from evaluator.viewer.server.state import COMPUTING_MS, NoSuchPage, State
 
 MAX_LINES = 3_000
@@ -51,7 +51,7 @@ def template_id(name: str) -> str:
     return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
 
-def templates_page(state: State, query: Mapping[str, str]) -> Page:
+def templates_page(state: State, query: Query) -> Page:
     """The usable templates, and the findings of all files."""
     library = state.library.read()
     rows = [
@@ -72,7 +72,7 @@ def templates_page(state: State, query: Mapping[str, str]) -> Page:
     return Page("templates", "Templates", shown)
 
 
-def template_page(state: State, query: Mapping[str, str]) -> Page:
+def template_page(state: State, query: Query) -> Page:
     """A template; with the values of its form, the prompt that they give."""
     library = state.library.read()
     template = _template(library, query["template"])
@@ -159,7 +159,7 @@ def _links(library: TemplateLibrary, names: Iterable[str]) -> list[dict[str, str
     ]
 
 
-def simulated_run(state: State, query: Mapping[str, str]) -> str:
+def simulated_run(state: State, query: Query) -> str:
     """Runs a template with the simulated model, recorded in `tasks/`; scripts and functions of the
     template run.
 
@@ -219,9 +219,7 @@ def _description(template: Template) -> str:
     return node.description.value
 
 
-def _fields(
-    template: Template, query: Mapping[str, str]
-) -> tuple[list[InputField], dict[str, Any]]:
+def _fields(template: Template, query: Query) -> tuple[list[InputField], dict[str, Any]]:
     """The inputs of the form with the texts in `query`, and the values of those that are given."""
     node = template.node
     values = dict[str, Any]()
@@ -234,10 +232,7 @@ def _fields(
         # Browsers send line ends as CR LF.
         text = query.get(_PREFIX + declared.name, "").replace("\r\n", "\n")
         problem = ""
-        if declared.default is None:
-            default = ""
-        else:
-            default = declared.default.value
+        default = "" if declared.default is None else declared.default.value
         if text:
             try:
                 values[declared.name] = read_typed(text, declared.type)
@@ -253,19 +248,18 @@ def _shown_path(template: Template, state: State) -> str:
     if template.file is None:
         return ""
     path = Path(template.file).resolve()
-    if path.is_relative_to(state.project.root):
-        return str(path.relative_to(state.project.root))
-    return str(path)
+    root = state.project.root
+    return str(path.relative_to(root) if path.is_relative_to(root) else path)
 
 
-def _source(template: Template) -> list[dict[str, Any]]:
+def _source(template: Template) -> list[Line]:
     """The lines of its file; those with a finding are places."""
     if template.file is None:
         return []
     texts = read_lines(Path(template.file))
     places = {each.span.line for each in template.diagnostics if each.span.file == template.file}
     return [
-        {"number": number, "text": text, "is_place": number in places}
+        Line(number, text, is_place=number in places)
         for number, text in enumerate(texts[:MAX_LINES], 1)
     ]
 

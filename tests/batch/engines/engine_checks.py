@@ -391,34 +391,6 @@ async def two_processes_share_the_work(bench: Bench) -> None:
     assert len(list(seen.iterdir())) == 2 and str(os.getpid()) not in os.listdir(seen)
 
 
-async def a_process_without_work_takes_over_samples_that_wait(bench: Bench) -> None:
-    """The scorer of the first sample ends after all others, so those behind it have to be scored elsewhere."""
-    others = 2 * CONCURRENCY - 1
-    finished = str(bench.folder / "finished")
-    os.mkfifo(finished)
-
-    @scorer(name="last")
-    def ends_last(inputs: Any) -> bool:
-        # Also open for writing, so that no process waits for another one to open it.
-        fifo = os.open(finished, os.O_RDWR)
-        try:
-            if inputs["question"] != "question 0":
-                return os.write(fifo, b".") == 1
-            return sum(len(os.read(fifo, 1)) for _ in range(others)) == others
-        finally:
-            os.close(fifo)
-
-    bench.scorers = [ends_last]
-    # Its content is lost while nobody has it open.
-    fifo = os.open(finished, os.O_RDWR)
-    try:
-        await bench.run(bench.works(others + 1))
-    finally:
-        os.close(fifo)
-    assert bench.verdicts == {Verdict.PASSED: others + 1} and set(bench.samples.values()) == {1}
-    assert repeated(bench) == 0, "the calls of a sample that was taken over are not repeated"
-
-
 @scorer
 def ends_the_process_for_s3(inputs: Any) -> bool:
     if inputs["question"] == "question 3":
@@ -505,7 +477,6 @@ async def the_calls_of_a_lost_process_are_released_and_count_as_in_doubt(bench: 
 PROCESS_CHECKS: list[Check] = [
     work_that_has_not_started_when_it_stops_is_handed_in_as_pending,
     two_processes_share_the_work,
-    a_process_without_work_takes_over_samples_that_wait,
     a_lost_process_gives_its_work_back,
     a_sample_that_ends_its_process_each_time_is_an_error,
     a_line_that_is_lost_with_its_process_is_made_again_without_a_call,

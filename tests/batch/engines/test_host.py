@@ -46,7 +46,7 @@ async def result_message(host: Host) -> tuple[Any, ...]:
     while True:
         for kind, *rest in pickle.loads(await host.listen()):
             if kind == "acquire":
-                await host.post(pickle.dumps([("acquired", rest[0])]))
+                await host.post(pickle.dumps([("acquired", rest[0], False)]))
             elif kind in ("done", "raised"):
                 return kind, *rest
 

@@ -1,4 +1,4 @@
-"""Functions that compute run one after the other beside the event loop, and give their place back."""
+"""Functions that compute run one after the other beside the event loop."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import asyncio
 import threading
 from typing import Any
 
-import pytest
-
 from evaluator.batch.records import Score
 from evaluator.batch.scorers import make_scorer, run_scorer
-from evaluator.batch.scorers.contract import ComputeQueue, GivenBack, compute_queue
+from evaluator.batch.scorers.contract import ComputeQueue
 from tests.batch.scorers.scorer_inputs import seen
 
 
@@ -68,48 +66,5 @@ def test_calls_wait_for_their_turn_and_a_cancelled_one_is_left_out() -> None:
         results = await held.release()
         assert isinstance(results[1], asyncio.CancelledError)
         assert held.order == [0, 2, 3] and await held.queue.call(lambda: 7) == 7
-
-    asyncio.run(run())
-
-
-def test_the_newest_waiting_calls_are_given_back() -> None:
-    async def run() -> None:
-        held = Held(5)
-        await asyncio.sleep(0)
-        held.queue.give_back(2)
-        results = await held.release()
-        assert held.order == [0, 1, 2] and [type(each) for each in results[3:]] == [
-            GivenBack,
-            GivenBack,
-        ]
-
-    asyncio.run(run())
-
-
-def test_calls_that_would_have_to_wait_are_given_back_at_once_if_too_few_wait() -> None:
-    async def run() -> None:
-        held = Held(1)
-        await asyncio.sleep(0)
-        held.queue.give_back(2)
-        with pytest.raises(GivenBack):
-            await held.queue.call(lambda: held.order.append(7))
-        later = asyncio.ensure_future(held.queue.call(lambda: held.order.append(8)))
-        assert [type(each) for each in await held.release()] == [GivenBack]
-        await later
-        assert held.order == [8]
-
-    asyncio.run(run())
-
-
-def test_a_scorer_whose_place_is_given_back_has_no_score() -> None:
-    async def run() -> None:
-        may_end = threading.Event()
-        first = asyncio.ensure_future(compute_queue().call(may_end.wait))
-        await asyncio.sleep(0)
-        compute_queue().give_back(1)
-        with pytest.raises(GivenBack):
-            await run_scorer(make_scorer(lambda output: True, name="second"), seen("x"))
-        may_end.set()
-        await first
 
     asyncio.run(run())

@@ -13,7 +13,7 @@ from evaluator.batch.records import Score
 from evaluator.batch.scorers import make_scorer, run_scorer
 from evaluator.batch.scorers.text_scorers import token_f1
 from evaluator.errors import UsageError
-from evaluator.output.patterns import MAX_EXPANDED, expanded_size
+from evaluator.patterns import MAX_EXPANDED, expanded_size
 from tests.batch.scorers.scorer_inputs import score, seen
 from tests.tables import each_case
 
