@@ -20,10 +20,19 @@ import reprlib
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, FrozenInstanceError
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform, overload
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
+
+    _C = TypeVar("_C", bound=type)
+
+    @overload
+    def frozen(cls: _C, /) -> _C: ...
+    @overload
+    def frozen(*, kw_only: bool = False, eq: bool = True) -> Callable[[_C], _C]: ...
+    @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+    def frozen(cls: Any = None, /, **options: bool) -> Any: ...
 else:
 
     def dataclass(cls=None, /, **options):
@@ -33,6 +42,10 @@ else:
         if cls is None:
             return lambda cls: _make(cls, **options)
         return _make(cls, **options)
+
+    def frozen(cls=None, /, **options):
+        """A frozen dataclass with slots: `@dataclass(frozen=True, slots=True)`."""
+        return dataclass(cls, frozen=True, slots=True, **options)
 
 
 def _make(

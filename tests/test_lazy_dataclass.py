@@ -6,13 +6,14 @@ import copy
 import dataclasses
 import inspect
 import pickle
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, field
 from typing import Any
 
 import pytest
 
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 
 Decorator = Callable[..., Any]
 
@@ -166,6 +167,21 @@ class Derived(Stored):
         super().__init__(int(text))
 
 
+def test_a_generic_factory_makes_a_new_value_for_each_instance() -> None:
+    @dataclass
+    class Found:
+        names: list[str] = field(default_factory=list[str])
+        sizes: dict[str, int] = field(default_factory=dict[str, int])
+        counts: Counter[str] = field(default_factory=Counter[str])
+        other: list[str] = field(default_factory=lambda: ["a"])
+
+    first = Found()
+    first.names.append("x")
+    first.counts["x"] += 1
+    assert Found() == Found([], {}, Counter(), ["a"]) != first
+    assert [type(value) for value in vars(first).values()] == [list, dict, Counter, list]
+
+
 def test_init_is_compiled_for_the_first_instance() -> None:
     new = dataclass(frozen=True, slots=True)(type("New", (), {"__annotations__": {"x": "int"}}))
     assert not inspect.isfunction(vars(new)["__init__"])
@@ -177,3 +193,20 @@ def test_init_is_compiled_for_the_first_instance() -> None:
 def test_instances_are_pickled_and_copied_without_a_second_initialization(stored: Any) -> None:
     for again in (pickle.loads(pickle.dumps(stored)), copy.deepcopy(stored), copy.copy(stored)):
         assert again == stored and type(again) is type(stored)
+
+
+def test_frozen_makes_a_frozen_class_with_slots():
+    @frozen
+    class Point:
+        x: int
+
+    @frozen(kw_only=True)
+    class Named:
+        name: str
+
+    for instance in (Point(1), Named(name="n")):
+        assert not hasattr(instance, "__dict__")
+        with pytest.raises(FrozenInstanceError):
+            instance.x = 2
+    with pytest.raises(TypeError):
+        Named("n")

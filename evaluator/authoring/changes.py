@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator import disk
-from evaluator.authoring.portraits import Portrait, calls_text, portrait
+from evaluator.authoring.portraits import Portrait, Prompts, calls_text, portrait
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.errors.messages import visible
 from evaluator.files.locations import shipped
@@ -77,11 +77,9 @@ def open_version(named: str) -> Generator[Version]:
 
 
 def _version(title: str, path: Path) -> Version:
-    if (path / "templates").is_dir():
-        templates = path / "templates"
-    else:
-        templates = path
-    around = path if templates != path else path.parent
+    is_project = (path / "templates").is_dir()
+    templates = path / "templates" if is_project else path
+    around = path if is_project else path.parent
     folders = [folder for folder in [around / "handlers"] if folder.is_dir()]
     library = TemplateLibrary.load(templates)
     place = templates.resolve()
@@ -225,10 +223,7 @@ def changes_between(
     """What changed of each template, or of the one called `name`, by name. `inputs` are for its
     prompts; without them those of its examples are used.
     """
-    if name is None:
-        names = sorted(before.names | after.names)
-    else:
-        names = [name]
+    names = sorted(before.names | after.names) if name is None else [name]
     for each in names:
         old = _portrait(before, each, inputs, model)
         new = _portrait(after, each, inputs, model)
@@ -238,8 +233,7 @@ def changes_between(
             else:
                 reason = f"before: {old}"
             if new != old:
-                fact = FieldChange("errors", "", str(reason))
-                yield TemplateChange(each, "broken", facts=(fact,))
+                yield TemplateChange(each, "broken", facts=(FieldChange("errors", "", reason),))
         elif old is None and new is not None:
             facts = [FieldChange(what, "", value) for what, value in _facts(new).items() if value]
             yield TemplateChange(each, "added", facts=tuple(facts), gained=new.reaches)
@@ -301,23 +295,21 @@ def _prompt_diffs(old: Portrait, new: Portrait) -> dict[str, str]:
     later = {each.title: each for each in new.prompts}
     found: dict[str, str] = {}
     for title in {**earlier, **later}:
-        texts: list[list[str]] = []
-        for one in (earlier.get(title), later.get(title)):
-            if one is None:
-                text = ""
-            else:
-                text = "\n".join(one.requests)
-            if text:
-                lines = _SIMULATED.sub("[simulated]", text).split("\n")
-            else:
-                lines = []
-            if one is not None and one.error is not None:
-                lines.append(f"error: {one.error}")
-            texts.append(lines)
-        diff = list(unified_diff(texts[0], texts[1], "before", "after", lineterm="", n=2))
+        texts = _lines(earlier.get(title)), _lines(later.get(title))
+        diff = list(unified_diff(*texts, "before", "after", lineterm="", n=2))
         if diff:
             found[title] = "\n".join(diff)
     return found
+
+
+def _lines(prompts: Prompts | None) -> list[str]:
+    if prompts is None:
+        return []
+    text = _SIMULATED.sub("[simulated]", "\n".join(prompts.requests))
+    lines = text.split("\n") if text else []
+    if prompts.error is not None:
+        lines.append(f"error: {prompts.error}")
+    return lines
 
 
 def as_text(changes: list[TemplateChange]) -> str:
@@ -362,8 +354,13 @@ def as_markdown(changes: list[TemplateChange]) -> str:
 
 def diff_block(text: str) -> list[str]:
     """The lines of a diff as a block of code in Markdown, which nothing in `text` can end."""
-    fence = "`" * max(3, _longest_run(text) + 1)
+    fence = fence_of(text)
     return [f"{fence}diff", text, fence]
+
+
+def fence_of(text: str) -> str:
+    """The marks around a block of code that nothing in `text` can end."""
+    return "`" * max(3, longest_run(text) + 1)
 
 
 def _count(changes: list[TemplateChange]) -> str:
@@ -375,14 +372,10 @@ def _code(text: str) -> str:
     plain = " ".join(text.split()).replace("|", "\\|")
     if not plain:
         return ""
-    ticks = "`" * (_longest_run(plain) + 1)
+    ticks = "`" * (longest_run(plain) + 1)
     return f"{ticks} {plain} {ticks}" if "`" in plain else f"`{plain}`"
 
 
-def _longest_run(text: str) -> int:
-    longest = 0
-    run = 0
-    for character in text:
-        run = run + 1 if character == "`" else 0
-        longest = max(longest, run)
-    return longest
+def longest_run(text: str) -> int:
+    """The most backquotes in a row."""
+    return max(map(len, re.findall("`+", text)), default=0)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import quote
 
+from evaluator.authoring.changes import fence_of, longest_run
 from evaluator.authoring.portraits import Portrait, Prompts, calls_text
 from evaluator.errors.messages import visible
 from evaluator.library import TemplateLibrary
@@ -125,8 +126,7 @@ def _ending(prompts: Prompts) -> list[str]:
 
 
 def _fenced(text: str) -> list[str]:
-    longest = max((len(run) for run in re.findall("`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
+    fence = fence_of(text)
     return [f"{fence}text", visible(text), fence, ""]
 
 
@@ -137,7 +137,7 @@ def _plain(text: str) -> str:
 
 def _cell(text: str) -> str:
     shown = visible(" ".join(text.split())).replace("|", "\\|")
-    longest = max((len(run) for run in re.findall("`+", shown)), default=0)
+    longest = longest_run(shown)
     ticks = "`" * (longest + 1)
     return f"{ticks} {shown} {ticks}" if longest else f"`{shown}`"
 
@@ -265,8 +265,6 @@ def graph_svg(start: str, edges: Sequence[tuple[str, str]], pages: Mapping[str, 
             f'fill="currentColor">{_text(name if len(name) < 24 else name[:23] + "…")}</text>'
         )
         if name in pages:
-            link = f'<a href="{quote(pages[name])}.html">{box}</a>'
-        else:
-            link = box
-        parts.append(link)
+            box = f'<a href="{quote(pages[name])}.html">{box}</a>'
+        parts.append(box)
     return "".join([*parts, "</svg>"])

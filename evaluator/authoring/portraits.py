@@ -132,9 +132,7 @@ def sample_inputs(node: Task, number: int = 0) -> dict[str, Any]:
         if not declared.is_given:
             continue
         if declared.name in example:
-            text = example[declared.name]
-            is_text = declared.type in ("any", "string")
-            values[declared.name] = text if is_text else read_typed(text, declared.type)
+            values[declared.name] = read_typed(example[declared.name], declared.type)
         elif declared.must_be_given:
             if declared.type.endswith("[]"):
                 sample = []
@@ -156,10 +154,7 @@ def reached(library: TemplateLibrary, node: TopLevel) -> Iterator[Task]:
 def runs_programs(library: TemplateLibrary, node: TopLevel) -> bool:
     """Whether a run of a template may start programs or tools, or import code of the project."""
     for task in reached(library, node):
-        if task.output is None:
-            schema = ""
-        else:
-            schema = task.output.schema or ""
+        schema = (task.output and task.output.schema) or ""
         is_command = task.file_paths is not None and task.file_paths.source == "command"
         if task.runs_process or task.tools or is_command or is_model(schema):
             return True

@@ -172,14 +172,9 @@ class TemplateTests:
         for number, example in enumerate(node.examples):
             values = sample_inputs(node, number)
             yield Case(f"example {number + 1}", values), (), example.output
-        if folder is None:
-            path = None
-        else:
-            path = folder / f"{name}{SUFFIX}"
-        if path is not None and path.is_file():
-            cases = read_cases(path)
-        else:
-            cases = []
+        cases: list[Case] = []
+        if folder is not None and (folder / f"{name}{SUFFIX}").is_file():
+            cases = read_cases(folder / f"{name}{SUFFIX}")
         for case in cases:
             yield case, make_scorers(case.scorers), None
         if not cases and not node.examples:
@@ -224,10 +219,7 @@ class TemplateTests:
                 kind = "text"
             else:
                 kind = node.output.type
-            if kind != "text":
-                value = parse_output(expected, kind).value
-            else:
-                value = None
+            value = None if kind == "text" else parse_output(expected, kind).value
             is_right = outcome.content.strip() == expected.strip() or (
                 value is not None and outcome.parsed_content == value
             )

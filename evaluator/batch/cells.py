@@ -12,6 +12,7 @@ from evaluator.batch.identity import (
     digest,
     handler_settings,
     roles_reached,
+    storable_settings,
     template_part,
 )
 from evaluator.batch.judges import handlers_of
@@ -28,7 +29,6 @@ from evaluator.library.bounds import CallBound, CallCounter
 from evaluator.nodes import Function, Input
 
 if TYPE_CHECKING:
-    from evaluator.handler.model_choice import ModelChoice
     from evaluator.interpreter.evaluator import Evaluator
 
 
@@ -48,17 +48,25 @@ def make_variants(models: Sequence[str], handlers: Sequence[str]) -> list[Varian
 
 def make_cells(
     evaluator: Evaluator, templates: Sequence[str], variants: Sequence[Variant]
-) -> list[tuple[Cell, Variant]]:
-    """Each template with each variant.
+) -> tuple[list[tuple[Cell, Variant]], dict[str, Any]]:
+    """Each template with each variant, and the `storable_settings` of their handlers by hash.
 
     Raises: UsageError or TemplateError, for a template that is missing or has errors;
     ConfigurationError, for a model or profile that cannot be used, such as one without its key.
     """
     found: list[tuple[Cell, Variant]] = []
+    stored: list[dict[str, Any]] = []
+    services = evaluator.services
     for template in templates:
         part = template_part(evaluator.library, template)
+        roles = roles_reached(evaluator.library, [template])
         for variant in variants:
-            choice, settings = cell_settings(evaluator, template, variant=variant)
+            config = services.profile(variant.handler)
+            choice = services.chooser.choose(variant.model or evaluator.model, None, config)
+            settings = handler_settings(
+                config, choice.label, roles=evaluator.model_roles, named=roles
+            )
+            stored.append(storable_settings(settings))
             name = variant.name or choice.label
             cell = Cell(
                 template,
@@ -68,7 +76,10 @@ def make_cells(
                 is_simulated=choice.is_simulated,
             )
             found.append((cell, replace(variant, name=name)))
-    return _told_apart(found)
+    cells = _told_apart(found)
+    return cells, {
+        cell.handler_part: settings for (cell, _), settings in zip(cells, stored, strict=True)
+    }
 
 
 def _told_apart(cells: Sequence[tuple[Cell, Variant]]) -> list[tuple[Cell, Variant]]:
@@ -109,18 +120,6 @@ def answered_cells(
         for variant in named
     ]
     return _told_apart(cells)
-
-
-def cell_settings(
-    evaluator: Evaluator, template: str, variant: Variant
-) -> tuple[ModelChoice, dict[str, Any]]:
-    """The model of a cell, and the other settings besides the template that determine its
-    answers.
-    """
-    config = evaluator.services.profile(variant.handler)
-    choice = evaluator.services.chooser.choose(variant.model or evaluator.model, None, config)
-    roles = roles_reached(evaluator.library, [template])
-    return choice, handler_settings(config, choice.label, roles=evaluator.model_roles, named=roles)
 
 
 def scoring_part(parts: Mapping[str, Any], options: BatchOptions) -> str:

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 from evaluator.batch.arguments import Arguments
 from evaluator.batch.costs import CacheSaving, CostPart, CostPlan
 from evaluator.batch.decision import Design
-from evaluator.batch.folder import MANIFEST, BatchFolder, ResultEntry
+from evaluator.batch.folder import MANIFEST, BatchFolder
 from evaluator.batch.pending import PendingWork
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.reading import open_batch
 from evaluator.batch.records import Sample, SampleResult, existing_answer
+from evaluator.batch.result_index import EarlierResults
 from evaluator.batch.scorers import ScorerInput, member_scorers, run_scores
 from evaluator.batch.scorers.model_graded import ModelGradedScorer
 from evaluator.batch.wave_log import LoggedCall, submissions_of
@@ -176,7 +177,7 @@ def _pending_work(plan: BatchPlan) -> tuple[PendingWork, int | None]:
     """
     options = plan.options
     folder = None
-    earlier: dict[str, ResultEntry] = {}
+    earlier: EarlierResults = {}
     if _is_resumed(plan):
         folder = BatchFolder.reader(options.output or "")
         earlier = folder.index()

@@ -24,17 +24,16 @@ import fcntl
 import json
 import os
 import re
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeAlias, cast
+from typing import Any, BinaryIO, TypeAlias, cast
+from zlib import crc32
 
 from evaluator import disk
 from evaluator.batch.identity import (
     ALTERED,
     REPAIR,
-    Interner,
     decode_line,
     encode_results,
     indented_json,
@@ -43,11 +42,13 @@ from evaluator.batch.identity import (
     read_manifest,
     seal_manifest,
 )
-from evaluator.batch.records import SampleResult, Verdict
+from evaluator.batch.records import SampleResult
+from evaluator.batch.result_index import VERDICT_CODES, ResultIndex
 from evaluator.errors import BatchDamaged, RecordError, RecordNotWritten, TaskBusy, advice_on
 from evaluator.files.atomic import atomic_file, remove_unfinished, try_lock, write_atomic
 from evaluator.files.open_below import open_private_folder, open_regular, read_regular
 from evaluator.record.steps import Scrub
+from evaluator.store.columns import Column, Interner, Spool
 
 MANIFEST = "manifest.json"
 RESULTS = "results.jsonl"
@@ -66,21 +67,12 @@ _HEAD = re.compile(
 _MAX_PROGRESS_BYTES = 1_000_000
 MAX_MANIFEST_BYTES = 256_000_000
 MAX_LINE_BYTES = 128_000_000
-_VERDICTS = {verdict.value.encode(): verdict for verdict in Verdict}
+_BLOCK_BYTES = 1_000_000
+_CHECKSUM = slice(10, 18)
+_CHECKED = slice(18, None)
+"""The parts of a line: see `identity.seal_line`."""
 Add: TypeAlias = Callable[[Mapping[str, Any]], None]
 """Takes a result as JSON, see `SampleResult.to_dict`."""
-
-
-class ResultEntry(NamedTuple):
-    """The index entry of a result: the position of its line, and the values that decide whether it
-    is run again.
-    """
-
-    offset: int
-    identity: bytes
-    scored_by: bytes
-    verdict: Verdict
-    retryable: bool
 
 
 class BatchFolder:
@@ -207,7 +199,7 @@ class BatchFolder:
         self._end = keep
 
     def _remove_damaged_lines(self) -> None:
-        damaged = [line for _, _, line in self._raw_lines() if not is_sealed(line)]
+        damaged = [line for line in self._whole_lines() if not is_sealed(line)]
         if not damaged:
             return
         with disk.fdopen(
@@ -224,7 +216,7 @@ class BatchFolder:
                 try_lock(file.fileno())
                 fd = disk.dup(file.fileno())
                 fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
-                file.writelines(line for _, _, line in self._raw_lines() if is_sealed(line))
+                file.writelines(line for line in self._whole_lines() if is_sealed(line))
         except BaseException:
             if fd >= 0:
                 disk.close(fd)
@@ -240,26 +232,19 @@ class BatchFolder:
 
     # -- results -----------------------------------------------------------------------------------
 
-    def append(self, result: SampleResult, scrub: Scrub | None = None) -> None:
-        """As `extend`, for one result."""
-        self.extend([result], scrub)
-
-    def extend(
-        self, results: Iterable[SampleResult], scrub: Scrub | None = None
-    ) -> list[SampleResult]:
+    def append(self, *results: SampleResult, scrub: Scrub | None = None) -> None:
         """Writes a line for each result, all in one write, without the secrets that `scrub` knows.
-        Every reader sees them when this returns.
 
-        Returns: the results as readers get them.
+        Raises: as `append_lines`.
+        """
+        self.append_lines(b"".join(line for line, _ in encode_results(results, scrub)))
+
+    def append_lines(self, lines: bytes) -> None:
+        """Writes lines of results as they are. Every reader sees them when this returns.
+
         Raises: RecordError, if the disk is full or fails; the file then ends where it ended before.
         RecordError too, if the file is no longer what this process wrote.
         """
-        encoded = encode_results(results, scrub)
-        self.append_lines(b"".join(line for line, _ in encoded))
-        return [SampleResult.from_dict(data) for _, data in encoded]
-
-    def append_lines(self, lines: bytes) -> None:
-        """Writes lines of results as they are. Raises: as `extend`."""
         fd = self._writable
         self._check_unchanged(fd)
         try:
@@ -307,28 +292,24 @@ class BatchFolder:
                 f"{self._results}: cannot be synced: {error.strerror}; {advice_on(error)}"
             ) from error
 
-    def index(
-        self, add: Callable[[Mapping[str, Any]], None] | None = None
-    ) -> dict[str, ResultEntry]:
+    def index(self, add: Add | None = None) -> ResultIndex:
         """The current result of each key. Parses only the head of each line; with `add`, which gets
         every result that was ever written as JSON, all of it.
 
         Raises: RecordError, with file and line, if a line is not a result or was changed; what
         `add` raises.
         """
-        found: dict[str, ResultEntry] = {}
+        found = ResultIndex()
         for number, offset, line, head in self._lines():
             if add is not None:
                 self._give(add, line, number)
             key, identity, scored_by, verdict, retryable = head.groups()
-            found[key.decode()] = ResultEntry(
-                offset, identity, scored_by, _VERDICTS[verdict], retryable == b"true"
-            )
+            found.put(key, offset, identity, scored_by, verdict, retryable == b"true")
         return found
 
     def results(self) -> Iterator[SampleResult]:
         """The current result of each key, in the order in which they were written. Memory holds one
-        result at a time, and about 40 bytes per key.
+        result at a time.
 
         Raises: RecordError, with file and line, if a line is not a result.
         """
@@ -336,8 +317,8 @@ class BatchFolder:
             yield self._parsed(line, number)
 
     def give_current_lines(self, add: Callable[[bytes, Mapping[str, Any]], None]) -> None:
-        """Calls `add` with the line of each current result, and the result as JSON. Raises: as
-        `index`.
+        """Calls `add` with the line of each current result, without its line end, and the result as
+        JSON. Raises: as `index`.
         """
         for number, line in self._current():
             self._give(partial(add, line), line, number)
@@ -345,7 +326,7 @@ class BatchFolder:
     def _current(self) -> Iterator[tuple[int, bytes]]:
         """The number and the line of each current result."""
         keys = Interner()
-        last = array("q")
+        last = Column("q", Spool())
         replaced: set[int] = set()
         end = 0
         for _, offset, line, head in self._lines(is_checked=False):
@@ -355,7 +336,7 @@ class BatchFolder:
             else:
                 replaced.add(last[place])
                 last[place] = offset
-            end = offset + len(line)
+            end = offset + len(line) + 1
         for number, offset, line, _ in self._lines():
             if offset >= end:
                 return  # it was written meanwhile
@@ -389,7 +370,7 @@ class BatchFolder:
         changed.
         """
         for _, offset, line, _ in self._lines(start):
-            yield offset, offset + len(line), decode_line(line)
+            yield offset, offset + len(line) + 1, decode_line(line)
 
     def read_at(self, offset: int) -> SampleResult:
         """The result whose line begins at `offset` (see `index`)."""
@@ -409,31 +390,46 @@ class BatchFolder:
     def _lines(
         self, start: int = 0, *, is_checked: bool = True
     ) -> Iterator[tuple[int, int, bytes, re.Match[bytes]]]:
-        """`(line number, offset, line, its head)`, without an incomplete last line that is still
-        being written.
+        """`(line number, offset, line without its end, its head)`, without an incomplete last line
+        that is still being written.
 
         Raises: RecordError, with file and line, if a line is not a result, and with `is_checked`
         if it is not as it was written.
         """
-        for number, offset, line in self._raw_lines(start):
-            if is_checked and not is_sealed(line):
-                raise _corrupt(self.path, number, what=f"the line {ALTERED}")
-            head = _HEAD.match(line)
-            if head is None or head[4] not in _VERDICTS:
-                raise _corrupt(self.path, number, what="not a line of results")
-            yield number, offset, line, head
+        for number, offset, lines in self._blocks(start):
+            for line in lines:
+                head = _HEAD.match(line)
+                if (
+                    head is None
+                    or head[4] not in VERDICT_CODES
+                    or (is_checked and line[_CHECKSUM] != b"%08x" % crc32(line[_CHECKED]))
+                ):
+                    is_changed = is_checked and not is_sealed(line + b"\n")
+                    what = f"the line {ALTERED}" if is_changed else "not a line of results"
+                    raise _corrupt(self.path, number, what=what)
+                yield number, offset, line, head
+                number += 1
+                offset += len(line) + 1
 
-    def _raw_lines(self, start: int = 0) -> Iterator[tuple[int, int, bytes]]:
+    def _whole_lines(self) -> Iterator[bytes]:
+        """The lines with their ends."""
+        return (line + b"\n" for _, _, lines in self._blocks(0) for line in lines)
+
+    def _blocks(self, start: int) -> Iterator[tuple[int, int, list[bytes]]]:
+        """Many lines at once, with the number and the offset of the first one."""
         with self._open_results() as file:
             offset = file.seek(start)
-            number = 0
-            while line := file.readline(MAX_LINE_BYTES):
-                number += 1
-                if line.endswith(b"\n"):
-                    yield number, offset, line
-                elif len(line) == MAX_LINE_BYTES:
-                    raise _too_long(self.path, number)
-                offset += len(line)
+            number = 1
+            rest = b""
+            while data := file.read(max(_BLOCK_BYTES, len(rest))):
+                lines = (rest + data).split(b"\n")
+                if max(map(len, lines)) >= MAX_LINE_BYTES:
+                    too_long = (at for at, line in enumerate(lines) if len(line) >= MAX_LINE_BYTES)
+                    raise _too_long(self.path, number + next(too_long))
+                rest = lines.pop()
+                yield number, offset, lines
+                number += len(lines)
+                offset += sum(map(len, lines)) + len(lines)
 
     def _open_results(self) -> BinaryIO:
         try:

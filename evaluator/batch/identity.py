@@ -15,19 +15,12 @@ do not protect against somebody who computes them again.
 
 A line is `{"crc32":"0a1b2c3d",…}` and a manifest begins likewise: the CRC-32 of all bytes after the
 one's digits.
-
-Numbers for very many strings, in about 30 bytes each: the strings themselves are not stored.
-
-Strings are compared by their 64-bit hashes, which each process keys differently: with a million
-strings, two would be taken for equal in one of 40 million runs.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-from array import array
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from hashlib import blake2b
@@ -154,15 +147,51 @@ def _plain(value: Any) -> Any:
     return repr(value)
 
 
-@dataclass(frozen=True, slots=True)
 class Identity:
     """A sample's key and identity. `parts`: template, handler and inputs; also the target, if the
     simulated model answers with it, an existing answer, and few-shot examples.
+
+    `value` and `parts` of an identity that a Cell has made are computed when they are first read,
+    which may be in another process: a batch without earlier results needs only the key.
     """
+
+    __slots__ = ("_made_of", "key", "parts", "value")
 
     key: str
     value: str
     parts: Mapping[str, str]
+    _made_of: tuple[Cell, Sample, int, str] | None
+
+    def __init__(self, key: str, value: str, parts: Mapping[str, str]) -> None:
+        self.key = key
+        self.value = value
+        self.parts = parts
+        self._made_of = None
+
+    @classmethod
+    def of(cls, cell: Cell, sample: Sample, epoch: int, inputs_part: str = "") -> Identity:
+        """The identity of `sample` in `cell`. `inputs_part`: `digest(sample.inputs)`, if that is
+        known already.
+        """
+        identity = cls.__new__(cls)
+        identity.key = key_of(sample.id, epoch, template=cell.template, variant=cell.variant)
+        identity._made_of = cell, sample, epoch, inputs_part
+        return identity
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for an attribute that has no value yet."""
+        if name not in ("value", "parts") or self._made_of is None:
+            raise AttributeError(name)
+        cell, sample, epoch, inputs_part = self._made_of
+        self.parts = cell.parts_of(sample, inputs_part)
+        text = "\0".join((SCHEMA, sample.id, str(epoch), cell.template, *self.parts.values()))
+        self.value = blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+        return getattr(self, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._made_of is None:
+            return Identity, (self.key, self.value, self.parts)
+        return Identity.of, self._made_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +204,12 @@ class Cell:
     handler_part: str
     is_simulated: bool
 
-    def identity(self, sample: Sample, epoch: int, inputs_part: str) -> Identity:
-        """The identity of `sample` in this cell. `inputs_part` is `digest(sample.inputs)`."""
+    def parts_of(self, sample: Sample, inputs_part: str) -> dict[str, str]:
+        """What the identity of `sample` is made of, see `Identity.of`."""
         parts = {
             "template": self.template_part,
             "handler": self.handler_part,
-            "inputs": inputs_part,
+            "inputs": inputs_part or digest(sample.inputs),
         }
         if self.is_simulated:
             parts["target"] = digest(sample.target)
@@ -188,13 +217,7 @@ class Cell:
             parts["answer"] = digest(sample.answer)
         if sample.shots:
             parts["fewshot"] = digest([[shot.inputs, shot.answer] for shot in sample.shots])
-        text = "\0".join((SCHEMA, sample.id, str(epoch), self.template, *parts.values()))
-        value = blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
-        return Identity(
-            key_of(sample.id, epoch, template=self.template, variant=self.variant),
-            value,
-            parts=parts,
-        )
+        return parts
 
 
 def changed_parts(was: Mapping[str, str], now: Mapping[str, str]) -> Iterable[str]:
@@ -257,10 +280,12 @@ def encode_results(
 def decode_line(line: bytes) -> dict[str, Any]:
     """A line of results as JSON. Raises: ValueError."""
     # orjson reads integers past 64 bits as floats, and no lone surrogates.
-    if _MANY_DIGITS not in line.translate(_TO_ZERO):
-        with contextlib.suppress(orjson.JSONDecodeError):
-            return orjson.loads(line)
-    return json.loads(line)
+    if _MANY_DIGITS in line.translate(_TO_ZERO):
+        return json.loads(line)
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return json.loads(line)
 
 
 def parse_line(line: bytes) -> SampleResult:
@@ -315,70 +340,3 @@ def read_manifest(data: bytes, *, repair: bool = False) -> dict[str, Any]:
     found = cast("dict[str, Any]", value)
     found.pop("crc32", None)
     return found
-
-
-_EMPTY = 0
-_FIRST_SLOTS = 1024
-
-
-class Interner:
-    """Numbers keys from 0, in the order in which they are first seen; equal keys have the same
-    number.
-    """
-
-    __slots__ = ("_count", "_hashes", "_mask", "_numbers")
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._mask = _FIRST_SLOTS - 1
-        self._hashes = array("q", bytes(8 * _FIRST_SLOTS))
-        self._numbers = array("i", bytes(4 * _FIRST_SLOTS))
-
-    def __len__(self) -> int:
-        return self._count
-
-    def number(self, key: str | bytes) -> int:
-        """The number of `key`; the length so far, if it is new."""
-        digest = hash(key) or 1
-        hashes = self._hashes
-        slot = (digest ^ (digest >> 32)) & self._mask
-        if hashes[slot] != _EMPTY:  # else it is new, as in most calls
-            slot = self._slot(digest)
-            if hashes[slot] != _EMPTY:
-                return self._numbers[slot]
-        number = self._count
-        self._numbers[slot] = number
-        hashes[slot] = digest
-        self._count = number + 1
-        if 5 * number > 4 * self._mask:
-            self._grow()
-        return number
-
-    def find(self, key: str | bytes) -> int | None:
-        """The number of `key`; None if it is unknown."""
-        slot = self._slot(hash(key) or 1)
-        if self._hashes[slot] == _EMPTY:
-            return None
-        return self._numbers[slot]
-
-    def _slot(self, digest: int) -> int:
-        """The slot where `digest` is, or would be."""
-        mask = self._mask
-        hashes = self._hashes
-        slot = (digest ^ (digest >> 32)) & mask
-        while (found := hashes[slot]) != _EMPTY and found != digest:
-            slot = (slot + 1) & mask
-        return slot
-
-    def _grow(self) -> None:
-        hashes = self._hashes
-        numbers = self._numbers
-        size = 2 * (self._mask + 1)
-        self._mask = size - 1
-        self._hashes = array("q", bytes(8 * size))
-        self._numbers = array("i", bytes(4 * size))
-        for digest, number in zip(hashes, numbers, strict=True):
-            if digest != _EMPTY:
-                slot = self._slot(digest)
-                self._hashes[slot] = digest
-                self._numbers[slot] = number

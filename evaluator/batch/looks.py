@@ -10,8 +10,9 @@ from statistics import fmean
 
 from evaluator.batch.decision import Decision, LookResult, cell_name
 from evaluator.batch.design import VALUES, PlannedDecision, value_of
-from evaluator.batch.folder import BatchFolder, ResultEntry
+from evaluator.batch.folder import BatchFolder
 from evaluator.batch.identity import Cell, key_of
+from evaluator.batch.result_index import ResultEntry, ResultIndex
 from evaluator.batch.statistics import Dropped, mean_difference, race, signed_z
 
 LEAST_ANYTIME = 30
@@ -189,7 +190,7 @@ class Looks:
 
 
 def _entries(
-    index: Mapping[str, ResultEntry],
+    index: ResultIndex,
     cell: Cell,
     row: str,
     *,

@@ -16,7 +16,6 @@ from typing import Any
 
 from evaluator import disk
 from evaluator.batch.folder import TASKS, BatchFolder
-from evaluator.batch.identity import Interner
 from evaluator.batch.labels import copy_labels
 from evaluator.batch.permissions import is_own, sign
 from evaluator.batch.reading import Batch, open_batch, summary_of
@@ -31,6 +30,7 @@ from evaluator.record.blobs import FOLDER as ATTACHMENTS
 from evaluator.record.journal import now
 from evaluator.record.segments import FOLDER as SEGMENTS
 from evaluator.record.store import TaskStore
+from evaluator.store.columns import Interner
 
 _WRITE_BYTES = 1_000_000
 # Everything that has to be equal in the manifests of shards of one batch.
@@ -211,12 +211,13 @@ def _copy_results(
         lines.append(line)
         size += len(line)
         if size >= _WRITE_BYTES:
-            folder.append_lines(b"".join(lines))
+            folder.append_lines(b"\n".join(lines) + b"\n")
             lines.clear()
             size = 0
 
     BatchFolder.reader(part.folder).give_current_lines(add)
-    folder.append_lines(b"".join(lines))
+    if lines:
+        folder.append_lines(b"\n".join(lines) + b"\n")
     lost: list[str] = []
     total = part.manifest.get("total")
     if part.manifest.get("state") == "complete" and isinstance(total, int) and count < total:

@@ -8,10 +8,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from dataclasses import field, replace
 from typing import Any, ClassVar
 
-from evaluator.batch.folder import BatchFolder, ResultEntry
+from evaluator.batch.folder import BatchFolder
 from evaluator.batch.identity import Cell, Identity, changed_parts, changed_settings, digest
 from evaluator.batch.options import OnChanged
 from evaluator.batch.records import Sample, SampleResult, Score, Verdict
+from evaluator.batch.result_index import EarlierResults, ResultEntry, ResultIndex
 from evaluator.batch.work import Variant, WorkItem, sample_label
 from evaluator.lazy_dataclass import dataclass
 from evaluator.record.store import TaskStore
@@ -75,7 +76,7 @@ class PendingWork:
 
     cells: Sequence[tuple[Cell, Variant]]
     epochs: int
-    earlier: dict[str, ResultEntry]
+    earlier: EarlierResults
     read_result: Callable[[int], SampleResult]
     on_kept: Callable[[Verdict], None]
     scoring_part: str
@@ -95,15 +96,18 @@ class PendingWork:
     def _work_of(self, sample: Sample) -> list[WorkItem]:
         counts = self.counts
         counts.rows += 1
-        inputs_part = digest(sample.inputs)
         scored_by = ""
         if self.scoring_part:
             scored_by = digest([self.scoring_part, sample.target, sample.metadata])[:16]
+        # Of one work only, it is left to the process that evaluates.
+        inputs_part = ""
+        if self.epochs * len(self.cells) > 1:
+            inputs_part = digest(sample.inputs)
         left: list[WorkItem] = []
         for epoch in range(1, self.epochs + 1):
             for cell, variant in self.cells:
                 counts.samples += 1
-                identity = cell.identity(sample, epoch, inputs_part)
+                identity = Identity.of(cell, sample, epoch, inputs_part)
                 if self.earlier:
                     entry = self.earlier.pop(identity.key, None)
                 else:
@@ -209,24 +213,24 @@ class PendingWork:
         return found or ["model or handler"]
 
 
-MakeWork = Callable[[BatchFolder, dict[str, ResultEntry], Callable[[Verdict], None]], PendingWork]
+MakeWork = Callable[[BatchFolder, ResultIndex, Callable[[Verdict], None]], PendingWork]
 """Makes the work of a session from the folder, the index of its results, and `on_kept`."""
 
 
-def find_unrecorded(store: TaskStore, earlier: Mapping[str, ResultEntry]) -> dict[str, int]:
+def find_unrecorded(store: TaskStore, earlier: ResultIndex) -> dict[str, int]:
     """Task files of samples and of their judges that no result refers to: label → the newest task's
     id.
 
     For a sample that ended with an error, those of a further try that was interrupted.
     """
-    recorded = {entry.identity.decode(): entry for entry in earlier.values()}
+    recorded = earlier.by_identity()
     found: dict[str, int] = {}
     for task_id, status, labels in store.labelled():
         label = sample_label(labels)
         if not label:
             continue
         identity, is_judge, rest = label.partition("/")
-        entry = recorded.get(identity)
+        entry = recorded(identity)
         if entry is None:
             is_recorded = False
         elif is_judge:

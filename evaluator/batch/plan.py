@@ -7,7 +7,7 @@ import os
 import platform
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, replace
+from dataclasses import asdict, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ from evaluator.batch.averages import Average
 from evaluator.batch.cells import (
     answered_cells,
     bound_of_cells,
-    cell_settings,
     inputs_of,
     make_cells,
     make_variants,
@@ -32,7 +31,6 @@ from evaluator.batch.identity import (
     SCHEMA,
     Cell,
     digest,
-    storable_settings,
 )
 from evaluator.batch.judges import Judges, check_logprobs, find_judges
 from evaluator.batch.metrics import (
@@ -78,6 +76,7 @@ class BatchPlan:
     `scorer_parts` is what determines the judgements of each scorer; `judges` are the models that
     judge. `reducers` are those of the options and those that thresholds need. `shots` are the
     few-shot examples. `warnings` are about the rows. `deciding` is what the batch has to decide.
+    `settings` are those of the handlers by their hash, as the manifest stores them.
     """
 
     name: str
@@ -94,6 +93,7 @@ class BatchPlan:
     metrics: Sequence[Metric] = ()
     warnings: tuple[str, ...] = ()
     deciding: PlannedDecision | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def scoring_part(self) -> str:
@@ -177,8 +177,9 @@ def make_plan(
     is_answered = options.answers is not None
     if is_answered:
         cells = answered_cells(evaluator, names, variants=variants)
+        settings = {}
     else:
-        cells = make_cells(evaluator, names, variants=variants)
+        cells, settings = make_cells(evaluator, names, variants=variants)
     parts = scorer_parts(evaluator, scorers, cells=cells)
     metrics = make_metrics(options.metrics, options.group_by, cluster=options.cluster)
     thresholds = [
@@ -224,6 +225,7 @@ def make_plan(
         metrics=metrics,
         warnings=tuple(warnings),
         deciding=deciding,
+        settings=settings,
     )
 
 
@@ -467,9 +469,7 @@ def _check_of_shots(
     return check
 
 
-def make_manifest(
-    plan: BatchPlan, evaluator: Evaluator, arguments: Mapping[str, Any]
-) -> dict[str, Any]:
+def make_manifest(plan: BatchPlan, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that is needed to run the batch again, or to see what has changed."""
     options = plan.options
     return {
@@ -495,13 +495,7 @@ def make_manifest(
             }
             for cell, variant in plan.cells
         ],
-        "settings": {
-            cell.handler_part: storable_settings(
-                cell_settings(evaluator, cell.template, variant=variant)[1]
-            )
-            for cell, variant in plan.cells
-            if options.answers is None
-        },
+        "settings": plan.settings,
         "scorers": dict(plan.scorer_parts),
         "judges": dict(plan.judges.models),
         "count_as_failed": sorted(options.count_as_failed),

@@ -285,7 +285,7 @@ async def run_plan(
             raise UsageError(
                 f"{path}: holds the batch of shard {have}, not {want}; name another folder"
             )
-        manifest = sign(make_manifest(plan, evaluator, arguments=arguments or {}))
+        manifest = sign(make_manifest(plan, arguments or {}))
         manifest["settings"] = before.get("settings", {}) | manifest["settings"]
         return await run_in_folder(
             evaluator,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from evaluator.batch.control import ControlLog
 from evaluator.batch.decision import Decision
 from evaluator.batch.engines import Engine
-from evaluator.batch.folder import DAMAGED, PROVIDER, BatchFolder, ResultEntry
+from evaluator.batch.folder import DAMAGED, PROVIDER, BatchFolder
 from evaluator.batch.identity import REPAIR
 from evaluator.batch.looks import Looks
 from evaluator.batch.notebook import make_display
@@ -21,6 +21,7 @@ from evaluator.batch.pending import MakeWork, find_unrecorded
 from evaluator.batch.permissions import is_own, sign
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.progress import SafeDisplay, Tally
+from evaluator.batch.result_index import ResultIndex
 from evaluator.batch.rows.object_rows import shard_of
 from evaluator.batch.session import Session, SessionEnd, interrupted_state
 from evaluator.batch.steering import Steering, budget_of, pace_of
@@ -194,9 +195,7 @@ async def run_session(
         return ended, session.columns
 
 
-def _read_earlier(
-    folder: BatchFolder, columns: Columns
-) -> tuple[Columns | None, dict[str, ResultEntry]]:
+def _read_earlier(folder: BatchFolder, columns: Columns) -> tuple[Columns | None, ResultIndex]:
     """The columns and the index of the results of earlier sessions; no columns after an error,
     which the summary raises again.
     """
@@ -210,7 +209,7 @@ def _unrecorded(
     store: TaskStore,
     options: BatchOptions,
     before: Mapping[str, Any],
-    earlier: Mapping[str, ResultEntry],
+    earlier: ResultIndex,
 ) -> dict[str, int]:
     """The task files of earlier sessions that no result refers to, see `find_unrecorded`.
 

@@ -18,7 +18,7 @@ from evaluator import clock
 from evaluator.batch.cells import scorer_parts, scoring_part
 from evaluator.batch.engines import make_engine
 from evaluator.batch.fields import check_rows
-from evaluator.batch.folder import BatchFolder, ResultEntry
+from evaluator.batch.folder import BatchFolder
 from evaluator.batch.identity import Cell, Identity, digest
 from evaluator.batch.judges import check_logprobs, find_judges
 from evaluator.batch.options import BatchLimits, BatchOptions, Stop
@@ -26,6 +26,7 @@ from evaluator.batch.pending import PendingWork
 from evaluator.batch.permissions import is_own, sign
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.records import COUNTED, Sample, SampleResult, Verdict
+from evaluator.batch.result_index import EarlierResults, ResultIndex
 from evaluator.batch.rows import RowSource
 from evaluator.batch.run import BatchResult, absolute, run_in_folder, sync_form
 from evaluator.batch.scorers import make_scorers
@@ -130,7 +131,7 @@ async def run_scoring(
             manifest = sign(manifest)
 
         def make_work(
-            folder: BatchFolder, earlier: dict[str, ResultEntry], keep: Callable[[Verdict], None]
+            folder: BatchFolder, earlier: ResultIndex, keep: Callable[[Verdict], None]
         ) -> PendingWork:
             return AnswersToScore(
                 plan.cells,
@@ -263,14 +264,14 @@ class AnswersToScore(PendingWork):
     earlier_part: str
     total: int
     left_out: set[str] = field(default_factory=set[str])
-    _entries: dict[str, ResultEntry] = field(init=False)
+    _entries: EarlierResults = field(init=False)
 
     def __post_init__(self) -> None:
         self.counts.samples = self.total
-        self.stale = self.left_out & self.earlier.keys()
-        self._entries = self.earlier.copy()
+        self.stale = {key for key in self.left_out if key in self.earlier}
+        self._entries = self.earlier
         # A session that is stopped leaves no result out.
-        self.earlier.clear()
+        self.earlier = {}
 
     async def work(self, rows: AsyncIterator[Sample]) -> AsyncGenerator[WorkItem]:
         cells = {(cell.template, cell.variant): (cell, variant) for cell, variant in self.cells}

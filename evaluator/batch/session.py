@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from evaluator import clock
 from evaluator.batch.engines import ClusterLost, Engine
 from evaluator.batch.engines.base import WatchedEngine, unanswered_result
-from evaluator.batch.folder import BatchFolder, ResultEntry
+from evaluator.batch.folder import BatchFolder
 from evaluator.batch.identity import encode_results
 from evaluator.batch.looks import Looks
 from evaluator.batch.options import OnChanged, State, Stop, limits_to_dict
@@ -31,6 +31,7 @@ from evaluator.batch.pending import Counts, MakeWork, PendingWork
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.progress import TICK_S, EndpointStatus, SafeDisplay, Snapshot, Tally
 from evaluator.batch.records import Sample, SampleResult, Verdict
+from evaluator.batch.result_index import EarlierResults, ResultEntry, ResultIndex
 from evaluator.batch.steering import SKIPPED, Steering
 from evaluator.batch.summary import Columns
 from evaluator.batch.work import Worker, WorkItem, WorkResult
@@ -112,7 +113,7 @@ class Session:
     _wait: asyncio.Timeout | None = None
     _parked: set[str] = field(default_factory=set[str])
 
-    async def run(self, earlier: dict[str, ResultEntry]) -> SessionEnd:
+    async def run(self, earlier: ResultIndex) -> SessionEnd:
         """Evaluates the samples that have no result in `earlier`. A row that cannot be read ends
         the session after the samples in flight; it is the `error` of the returned SessionEnd.
 
@@ -162,9 +163,9 @@ class Session:
             await self._work.aclose()
             await work.aclose()
             await rows.aclose()
-        return self._end(total, pending, earlier)
+        return self._end(total, pending)
 
-    def _make_pending(self, earlier: dict[str, ResultEntry]) -> PendingWork:
+    def _make_pending(self, earlier: ResultIndex) -> PendingWork:
         """The work of the first pass over the rows."""
         if self.make_work is not None:
             return self.make_work(self.folder, earlier, self.tally.keep)
@@ -182,10 +183,8 @@ class Session:
             settings=self.folder.manifest().get("settings", {}),
         )
 
-    def _end(
-        self, total: int | None, pending: PendingWork, earlier: Mapping[str, ResultEntry]
-    ) -> SessionEnd:
-        """The end of an orderly session; `earlier` are the results that no row has asked for."""
+    def _end(self, total: int | None, pending: PendingWork) -> SessionEnd:
+        """The end of an orderly session."""
         self.steering.poll()
         self.steering.close(read_all=self._has_read_all)
         state = self._state(total)
@@ -206,7 +205,7 @@ class Session:
             counts=pending.counts,
             snapshot=snapshot,
             stale=frozenset(pending.stale),
-            orphans=frozenset(earlier),
+            orphans=frozenset(pending.earlier),
             error=self._error,
         )
 
@@ -333,7 +332,7 @@ class Session:
                 if work.identity.key in entries:
                     yield work
 
-    def _pending(self, entries: dict[str, ResultEntry], on_changed: OnChanged) -> PendingWork:
+    def _pending(self, entries: EarlierResults, on_changed: OnChanged) -> PendingWork:
         """The work of a further pass; with "run", that of errors too."""
         return PendingWork(
             self.plan.cells,

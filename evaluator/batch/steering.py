@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from evaluator.batch.control import Command, CommandState, ControlLog, changed_limits
 from evaluator.batch.engines.base import Engine, ResizableEngine
-from evaluator.batch.folder import BatchFolder, ResultEntry
+from evaluator.batch.folder import BatchFolder
 from evaluator.batch.options import BatchLimits, Stop
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.progress import SafeDisplay
 from evaluator.batch.records import Failure, Verdict, key_of
+from evaluator.batch.result_index import ResultEntry
 from evaluator.batch.work import WorkItem
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.lazy_dataclass import dataclass

@@ -260,7 +260,10 @@ def _run(evaluator: Evaluator, plan: BatchPlan, wanted: BatchDefinition, *, as_j
         with ignore_closed_reader(sys.stdout):
             _print(result, as_json=as_json)
     except BaseException as error:
-        command = None if result.is_complete else resume_command(options)
+        if result.is_complete:
+            command = None
+        else:
+            command = resume_command(options)
         display.close(
             output, f"the summary could not be printed: {str(error) or 'interrupted'}", command
         )
@@ -512,7 +515,10 @@ def make_display(kind: str) -> Display:
     from evaluator.batch.progress import JsonDisplay, LiveDisplay, NoDisplay, PlainDisplay
 
     if kind == "auto":
-        kind = "live" if stderr_is_terminal() else "plain"
+        if stderr_is_terminal():
+            kind = "live"
+        else:
+            kind = "plain"
     if kind == "none" or sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
         return NoDisplay()
     stream = json_stderr()

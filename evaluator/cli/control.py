@@ -46,7 +46,10 @@ def _lines_of(status: BatchStatus) -> list[str]:
     total = "?"
     if status.total is not None:
         total = f"{status.total:,}"
-    reason = f" ({status.reason})" if status.reason else ""
+    if status.reason:
+        reason = f" ({status.reason})"
+    else:
+        reason = ""
     lines = [f"{status.name}: {status.state}{reason}, {status.done:,} of {total} results"]
     if status.verdicts:
         lines.append(", ".join(f"{count:,} {name}" for name, count in status.verdicts.items()))

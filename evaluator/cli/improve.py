@@ -148,7 +148,10 @@ def improve(
             raise UsageError("--verify takes no TEMPLATE: the certificate names it")
         verification = asyncio.run(verified(verify))
         _print(verification.certificate, markdown=markdown, as_json=as_json)
-        whose = "this user's" if verification.is_own else "another user's, or another machine's"
+        if verification.is_own:
+            whose = "this user's"
+        else:
+            whose = "another user's, or another machine's"
         echo(f"valid: the records give this certificate; it has {whose} signature", err=True)
         return
     if template is None or not given["rows"]:

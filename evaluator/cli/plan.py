@@ -108,7 +108,10 @@ def _plan_run(
     library = load_library(options.folders)
     node = library.get(name).node
     values = read_inputs(inputs, node)
-    declared = node.inputs if isinstance(node, Task) else ()
+    if isinstance(node, Task):
+        declared = node.inputs
+    else:
+        declared = ()
     if missing := [i.name for i in declared if i.must_be_given and i.name not in values]:
         raise UsageError(
             f"{name} needs the input {missing[0]!r}: give it with --input {missing[0]}=VALUE, or "

@@ -146,11 +146,10 @@ def _cursor_in_text(text: str, offset: int, element: Element) -> Cursor:
 
 def _expression(text: str, begin: int, offset: int, element: Element) -> Cursor | None:
     """The cursor in a placeholder or a statement that begins after `begin`."""
-    last = None
-    for match in _OPENS.finditer(text, begin, offset):
-        last = match
-    if last is None:
+    opens = list(_OPENS.finditer(text, begin, offset))
+    if not opens:
         return None
+    last = opens[-1]
     closing = _CLOSINGS[last[0]]
     if closing in text[last.end() : offset]:
         return None
@@ -329,11 +328,8 @@ _REPEATED = frozenset(
 
 
 def _element_snippet(name: str, kind: Kind) -> str:
-    written = ""
-    stop = 1
-    for attribute in sorted(kind.required):
-        written += f' {attribute}="${stop}"'
-        stop += 1
+    required = enumerate(sorted(kind.required), 1)
+    written = "".join(f' {attribute}="${stop}"' for stop, attribute in required)
     if not kind.children and not kind.has_text:
         return f"{name}{written}/>$0"
     return f"{name}{written}>$0</{name}>"
@@ -343,20 +339,10 @@ def _attributes(
     cursor: Cursor, document: Document, with_snippets: bool
 ) -> Iterator[types.CompletionItem]:
     element = cursor.element
-    if element.name == cursor.tag:
-        kinds = kinds_at(element)
-    else:
-        kinds = []
-    if not kinds:
-        kinds = list(editor_vocabulary().kinds_of(cursor.tag))
-    if element.name == cursor.tag:
-        present = element.attributes
-    else:
-        present = {}
-    seen: set[str] = set()
-    for kind in kinds:
+    seen = set(element.attributes) if element.name == cursor.tag else set[str]()
+    for kind in _kinds_of_tag(cursor):
         for name in kind.attributes:
-            if name in present or name in seen:
+            if name in seen:
                 continue
             seen.add(name)
             item = _item(name, Kinds.Field, f'{name}="…"', kind.notes.get(f"@{name}", ""))
@@ -364,6 +350,15 @@ def _attributes(
                 item.insert_text = f'{name}="$1"'
                 item.insert_text_format = types.InsertTextFormat.Snippet
             yield item
+
+
+def _kinds_of_tag(cursor: Cursor) -> list[Kind]:
+    """The kinds that the tag at the cursor may be of."""
+    if cursor.element.name == cursor.tag:
+        kinds = kinds_at(cursor.element)
+    else:
+        kinds = []
+    return kinds or list(editor_vocabulary().kinds_of(cursor.tag))
 
 
 def _values(
@@ -393,11 +388,7 @@ def _values(
     elif place in (("output_format", "schema"), ("template", "returns")):
         yield from (_item(name, Kinds.TypeParameter, "type") for name in VALUE_TYPES)
     else:
-        if cursor.element.name == cursor.tag:
-            kinds = kinds_at(cursor.element)
-        else:
-            kinds = []
-        kinds = kinds or list(editor_vocabulary().kinds_of(cursor.tag))
+        kinds = _kinds_of_tag(cursor)
         values = {value for kind in kinds for value in kind.attributes.get(cursor.attribute, ())}
         for value in sorted(values - {"0", "1"}):
             if value in OPERATORS:

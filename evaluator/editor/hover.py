@@ -220,11 +220,8 @@ def _of_markup(project: Project, view: View, offset: int) -> _Shown | None:
 
 
 def _bounded_node(view: View, element: Element) -> TopLevel | Node | None:
-    for around in element.around():
-        node = view.node_of(around)
-        if node is not None:
-            return node
-    return None
+    nodes = map(view.node_of, element.around())
+    return next((node for node in nodes if node is not None), None)
 
 
 def _attribute_at(document: Document, element: Element, offset: int) -> tuple[str, int, int] | None:

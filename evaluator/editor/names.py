@@ -107,13 +107,11 @@ class Names(ScopeObserver):
             self.references.append((site, reference, binding))
         if key is not None:
             self._add_at(span, reference.name, key)
-        if reference.path and reference.name == "steps":
+        if reference.path and reference.name == "steps" and isinstance(binding.origin, Task):
             step = reference.path[0]
-        else:
-            step = None
-        if isinstance(step, str) and isinstance(binding.origin, Task):
-            at = text.locate(find_part(text, reference.offset, part=step))
-            self._add_at(at, step, ("step", self._place(binding.origin.span), step))
+            if isinstance(step, str):
+                at = text.locate(find_part(text, reference.offset, part=step))
+                self._add_at(at, step, ("step", self._place(binding.origin.span), step))
 
     def inherited(self, declared: Input, binding: Binding) -> None:
         key = self._key_of(binding, declared.name)
@@ -335,12 +333,10 @@ def renamed(project: Project, path: str, offset: int, new: str) -> list[Site]:
         raise UsageError(f"{new!r} is not a name: use letters, digits and _")
     elif kind == "step" and _TEMPLATE_NAME.fullmatch(new) is None:
         raise UsageError(f"{new!r} is not a name for a step")
-    if kind != "step":
-        is_taken = new in names.names_beside(key)
-    else:
-        is_taken = False
     if kind == "step":
         is_taken = (*key[:-1], new) in names.sites.values()
+    else:
+        is_taken = new in names.names_beside(key)
     if kind != "template" and is_taken:
         raise UsageError(f"`{new}` is in scope already where `{key[-1]}` is")
     shipped = [site for site in sites if not os.access(site.path, os.W_OK)]

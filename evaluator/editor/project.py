@@ -180,11 +180,8 @@ class Project:
     def reload(self) -> None:
         """Reads all files again; texts that are open stay as they are in the editor."""
         self.profiles: Profiles = load_profiles(trust=True)
-        has_templates = Path("templates").is_dir()
-        if has_templates:
-            self.library = TemplateLibrary.load("templates")
-        else:
-            self.library = TemplateLibrary.load()
+        folders = [folder for folder in ("templates",) if os.path.isdir(folder)]
+        self.library = TemplateLibrary.load(*folders)
         self._linter = Linter(self.profiles)
         self._others = {}
         self._views = {}
@@ -307,14 +304,15 @@ def explain_once() -> None:
 
 
 def _view(document: Document, library: TemplateLibrary) -> View:
+    text: str | None = document.text
+    is_sound = True
     try:
         read_source(document.text, document.path)
     except TemplateError:
         text = complete(document.text)
-        if text is None:
-            nodes = ()
-        else:
-            nodes = library.nodes_at(document.path, text)
-        return View(document, library, nodes, is_sound=False)
-    nodes = library.nodes_at(document.path, document.text)
-    return View(document, library, nodes, is_sound=True)
+        is_sound = False
+    if text is None:
+        nodes = ()
+    else:
+        nodes = library.nodes_at(document.path, text)
+    return View(document, library, nodes, is_sound)

@@ -31,7 +31,7 @@ from evaluator.authoring.portraits import (
 from evaluator.editor.actions import Change, actions
 from evaluator.editor.completion import completions
 from evaluator.editor.hover import RENDER, SIMULATE, folding, hover, lenses, symbols
-from evaluator.editor.names import Names, Site, declaration_of, files_with, renamed
+from evaluator.editor.names import Key, Names, Site, declaration_of, files_with, renamed
 from evaluator.editor.project import Document, Project, View
 from evaluator.errors import Diagnostic, EvaluatorError, TemplateError, UsageError
 from evaluator.errors.messages import visible
@@ -44,11 +44,10 @@ from evaluator.xml.source import read_source
 def rendered(project: Project, view: View, name: str) -> str:
     """What a model would see for a template, without a call. Raises: EvaluatorError."""
     prompts = next(prompts_of(view.library, project.profiles, name))
-    if prompts.error is None:
-        error = []
-    else:
-        error = [f"error: {prompts.error}"]
-    return visible("\n".join([f"({prompts.title})", *prompts.requests, *error]))
+    lines = [f"({prompts.title})", *prompts.requests]
+    if prompts.error is not None:
+        lines.append(f"error: {prompts.error}")
+    return visible("\n".join(lines))
 
 
 def simulated(project: Project, view: View, name: str) -> str:
@@ -198,10 +197,7 @@ def _add_synchronisation(server: TemplateServer) -> None:
     @server.feature(types.INITIALIZED)
     def initialized(ls: TemplateServer, params: types.InitializedParams) -> None:
         capabilities = ls.client_capabilities.workspace
-        if capabilities is None:
-            watched = None
-        else:
-            watched = capabilities.did_change_watched_files
+        watched = capabilities and capabilities.did_change_watched_files
         if watched is not None and watched.dynamic_registration:
             patterns = ["**/*.xml", "**/*.json"]
             options = types.DidChangeWatchedFilesRegistrationOptions(
@@ -277,9 +273,7 @@ def _add_reading(server: TemplateServer) -> None:
         document = ls.document(params.text_document.uri)
         if document is None:
             return None
-        found = Names(ls.project, [document.path]).at(
-            document.path, document.offset(params.position)
-        )
+        found = _name_at(ls, document, params.position)
         library = ls.project.library_of(document.path)
         if found is None or library is None:
             return None
@@ -291,8 +285,7 @@ def _add_reading(server: TemplateServer) -> None:
         document = ls.document(params.text_document.uri)
         if document is None:
             return []
-        offset = document.offset(params.position)
-        found = Names(ls.project, [document.path]).at(document.path, offset)
+        found = _name_at(ls, document, params.position)
         if found is None:
             return []
         name = found[1][-1]
@@ -327,16 +320,17 @@ def _add_reading(server: TemplateServer) -> None:
         return [] if view is None else lenses(ls.project, view)
 
 
+def _name_at(
+    ls: TemplateServer, document: Document, position: types.Position
+) -> tuple[Site, Key] | None:
+    names = Names(ls.project, [document.path])
+    return names.at(document.path, document.offset(position))
+
+
 def _has_snippets(ls: TemplateServer) -> bool:
     described = ls.client_capabilities.text_document
-    if described is None:
-        completion = None
-    else:
-        completion = described.completion
-    if completion is None:
-        item = None
-    else:
-        item = completion.completion_item
+    completion = described and described.completion
+    item = completion and completion.completion_item
     return item is not None and item.snippet_support is True
 
 
@@ -371,9 +365,7 @@ def _add_changing(server: TemplateServer) -> None:
         document = ls.document(params.text_document.uri)
         if document is None:
             return None
-        found = Names(ls.project, [document.path]).at(
-            document.path, document.offset(params.position)
-        )
+        found = _name_at(ls, document, params.position)
         if found is None or found[1][0] in ("profile", "file"):
             return None
         site, key = found
@@ -431,14 +423,8 @@ def _add_changing(server: TemplateServer) -> None:
 
 def _can_create(ls: TemplateServer) -> bool:
     described = ls.client_capabilities.workspace
-    if described is None:
-        edit = None
-    else:
-        edit = described.workspace_edit
-    if edit is None:
-        operations = None
-    else:
-        operations = edit.resource_operations
+    edit = described and described.workspace_edit
+    operations = edit and edit.resource_operations
     return operations is not None and types.ResourceOperationKind.Create in operations
 
 
@@ -461,18 +447,15 @@ def _workspace_edit(project: Project, change: Change) -> types.WorkspaceEdit:
     changes: dict[str, Sequence[types.TextEdit]] = {}
     for path, text in change.texts.items():
         uri = uri_of(path)
+        changed: list[types.TextEdit] = []
+        document_version = None
         if path in change.created:
             edits.append(types.CreateFile(uri))
             place = types.Range(types.Position(0, 0), types.Position(0, 0))
             changed = [types.TextEdit(place, text)]
-            document_version = None
-        else:
-            document = project.document(path)
-            changed = []
-            document_version = None
-            if document is not None:
-                changed = _edits(document, text)
-                document_version = document.version
+        elif (document := project.document(path)) is not None:
+            changed = _edits(document, text)
+            document_version = document.version
         identifier = types.OptionalVersionedTextDocumentIdentifier(uri, document_version)
         edits.append(types.TextDocumentEdit(identifier, changed))
         changes[uri] = changed

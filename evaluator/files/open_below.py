@@ -30,7 +30,7 @@ from typing import Protocol
 
 from evaluator import disk
 from evaluator.errors import RecordError, RecordNotWritten, ToolError, advice_on
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 _SYS_OPENAT2 = 437
 _RESOLVE = 0x02 | 0x04 | 0x08  # NO_MAGICLINKS, NO_SYMLINKS, BENEATH
@@ -267,7 +267,7 @@ _MARKS = (
 _NO_FILE_ENCODINGS = ("punycode", "idna", "unicode-escape", "raw-unicode-escape", "undefined")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FileEncoding:
     """The encoding of a text file: the byte order mark `mark`, then text in `codec`. `name` is for
     messages.

@@ -50,7 +50,7 @@ from typing import Any
 from evaluator.errors import ConfigurationError, MissingExtra
 from evaluator.files.open_below import read_named
 from evaluator.files.trust import ProjectFile, is_allowed
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 MAX_SOURCE_BYTES = 4_000_000
 """A larger source file of a project is not run."""
@@ -58,7 +58,7 @@ _MAX_COMPILED_BYTES = 256_000_000
 _NAMES = ("Python code, which is imported",)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CodeGuard:
     """Refuses modules below `folder` unless the user has allowed their present content, or `known`
     has it.

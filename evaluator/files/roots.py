@@ -13,7 +13,7 @@ from typing import Literal
 
 from evaluator.errors import ToolError, UsageError
 from evaluator.files.open_below import FOLDER, open_beneath, open_root
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 _MAX_PATH_BYTES = 4095
 # O_PATH also opens a folder that may be passed through but not listed, which is enough to look
@@ -25,7 +25,7 @@ Identity = tuple[int, int]
 """Device and inode of a file."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Denied:
     """Files and folders that no tool may touch.
 

@@ -24,7 +24,7 @@ from evaluator.errors import ConfigurationError, UsageError
 from evaluator.errors.messages import visible
 from evaluator.files.atomic import locked_file, write_atomic
 from evaluator.files.locations import user_folder
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 ENVIRONMENT = "EVALUATOR_TRUST"
 """Folders, divided by `:`. Every project in them is trusted."""
@@ -34,7 +34,7 @@ _MAX_BYTES = 16_000_000
 _keys: dict[Path, bytes] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProjectFile:
     """One content of a file of a project, and what it names that needs a permission, one line each.
 

@@ -184,11 +184,9 @@ def make_content(
 def make_measured(folder: Path, spent: float, content: Mapping[str, Any]) -> dict[str, Any]:
     """Seconds per sealed row before and after, and what the search has cost."""
     found: dict[str, Any] = {"spent_usd": spent}
-    candidate = content["candidate"]
-    if candidate is None:
-        sides = {"before": BASE}
-    else:
-        sides = {"before": BASE, "after": candidate["id"]}
+    sides = {"before": BASE}
+    if content["candidate"] is not None:
+        sides["after"] = content["candidate"]["id"]
     for side, name in sides.items():
         path = folder / BATCHES / f"{name}-sealed"
         if path.exists():
@@ -286,22 +284,16 @@ _WHY_CHARS = 200
 
 def as_lines(certificate: Certificate, width: int) -> str:
     """The certificate for a terminal of `width` columns. Ends with a newline."""
+    text = as_text(tables_of(certificate), width)
     diff = diff_of(certificate)
-    if diff is None:
-        shown = ""
-    else:
-        shown = f"\n{visible(diff)}\n"
-    return as_text(tables_of(certificate), width) + shown
+    return text if diff is None else f"{text}\n{visible(diff)}\n"
 
 
 def as_page(certificate: Certificate) -> str:
     """The certificate as Markdown. Ends with a newline."""
     diff = diff_of(certificate)
-    if diff is None:
-        shown = ""
-    else:
-        shown = "\n" + "\n".join(diff_block(diff)) + "\n"
-    return as_markdown(tables_of(certificate)) + shown
+    shown = [] if diff is None else ["", *diff_block(diff), ""]
+    return as_markdown(tables_of(certificate)) + "\n".join(shown)
 
 
 def diff_of(certificate: Certificate) -> str | None:
@@ -330,7 +322,7 @@ def tables_of(certificate: Certificate) -> list[Table]:
         title = "accepted"
     else:
         title = "not accepted"
-    tables = [
+    return [
         Table(
             f"{content['template']}: {content['candidate']['id']} {title}, {decision.reason}",
             ("on the sealed rows", "before", "after", "difference"),
@@ -347,7 +339,6 @@ def tables_of(certificate: Certificate) -> list[Table]:
         ),
         _tree(certificate),
     ]
-    return tables
 
 
 def _statements(decision: Decision) -> Iterator[str]:
@@ -400,10 +391,9 @@ def _tree(certificate: Certificate) -> Table:
     while waiting:
         candidate, depth = waiting.pop()
         dropped = candidate.get("dropped")
+        state = percent(candidate["mean"])
         if dropped:
             state = f"left after {dropped['rows']} rows"
-        else:
-            state = percent(candidate["mean"])
         if candidate["missing"]:
             state += f" ({candidate['missing']:,} of {count:,} without a value count as 0)"
         name = "· " * depth + candidate["id"]

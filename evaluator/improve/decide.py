@@ -8,6 +8,7 @@ levels.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from math import fsum
@@ -93,12 +94,13 @@ def paired_difference(
     with `clusters`.
     """
     if clusters is None and all(value in (0, 1) for value in (*before, *after)):
-        both = sum(1 for a, b in zip(before, after, strict=True) if a and b)
-        only_a = sum(1 for a, b in zip(before, after, strict=True) if a and not b)
-        only_b = sum(1 for a, b in zip(before, after, strict=True) if b and not a)
-        neither = len(before) - both - only_a - only_b
+        counts = Counter(zip(map(bool, before), map(bool, after), strict=True))
         return mcnemar_difference(
-            both, only_a, only_b=only_b, neither=neither, confidence=confidence
+            counts[True, True],
+            counts[True, False],
+            only_b=counts[False, True],
+            neither=counts[False, False],
+            confidence=confidence,
         )
     differences = [b - a for a, b in zip(before, after, strict=True)]
     return mean_difference(differences, clusters, confidence=confidence)
@@ -143,11 +145,6 @@ def decide(
     means: list[float | None] = [None, None]
     if pairs:
         means = [fsum(side[row].score for row in pairs) / len(pairs) for side in (before, after)]
-    worst_p = None
-    worst_low = None
-    if worst is not None:
-        worst_p = worst.p
-        worst_low = worst.low
     return Decision(
         claim=claim,
         accepted=is_met,
@@ -165,8 +162,8 @@ def decide(
         n=len(pairs),
         of=len(ids),
         clusters=difference.clusters,
-        worst_p=worst_p,
-        worst_low=worst_low,
+        worst_p=None if worst is None else worst.p,
+        worst_low=None if worst is None else worst.low,
         margin=margin,
         price_before=fsum(before[row].price for row in ids) / len(ids),
         price_after=fsum(after[row].price for row in ids) / len(ids),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast
 
 from evaluator.errors import TemplateError
@@ -26,6 +27,7 @@ from evaluator.improve.steps import (
     indent_in,
     insert,
     joined,
+    line_indent,
     quoted,
     set_content,
     with_step,
@@ -127,6 +129,11 @@ class AddExample(_Edit, error=EditError):
         return joined("example", [*parts, element_of("output", self.output or "", inner)], indent)
 
 
+def _examples(task: Element) -> list[Element]:
+    examples = child(task, "examples")
+    return [] if examples is None else children(examples, "example")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderExamples(_Edit, error=EditError):
     """Puts the examples into another order; those that are not named are removed."""
@@ -134,17 +141,13 @@ class OrderExamples(_Edit, error=EditError):
     order: Annotated[tuple[Count, ...], Doc("Numbers of examples, counted from 1.")]
 
     def apply(self, source: Source, task: Element) -> str:
-        examples = child(task, "examples")
-        if examples is None:
-            parts = []
-        else:
-            parts = children(examples, "example")
+        parts = _examples(task)
         if len(set(self.order)) < len(self.order) or any(n > len(parts) for n in self.order):
             raise EditError(
                 f"order_examples: {list(self.order)} are not different numbers from 1 to "
                 f"{len(parts)}"
             )
-        if examples is None or not self.order:
+        if not self.order:
             raise EditError("order_examples: at least one example has to stay")
         text = source.text
         extents = [extent(source, part) for part in parts]
@@ -167,11 +170,7 @@ class RewordExample(_Edit, error=EditError):
     input: Annotated[Name | None, Doc("The input; without it, the output is replaced.")] = None
 
     def apply(self, source: Source, task: Element) -> str:
-        examples = child(task, "examples")
-        if examples is None:
-            parts = []
-        else:
-            parts = children(examples, "example")
+        parts = _examples(task)
         if self.index > len(parts):
             raise EditError(f"reword_example: there are {len(parts)} examples, not {self.index}")
         example = parts[self.index - 1]
@@ -196,19 +195,15 @@ class DescribeOutput(_Edit, error=EditError):
         output = child(task, "output_format")
         schema: Any = None
         if output is not None:
-            try:
+            with suppress(ValueError):
                 schema = json.loads(source.text_of(output).value)
-            except ValueError:
-                schema = None
         if output is None or not isinstance(schema, dict):
             raise EditError("describe_output: the template has no inline JSON Schema")
         member: Any = schema
         for step in self.path.split("."):
+            member = member.get("items", member)
             if isinstance(member, dict):
-                member = member.get("items", member)
-            else:
-                member = {}
-            member = cast("dict[str, Any]", member).get("properties", {}).get(step)
+                member = cast("dict[str, Any]", member).get("properties", {}).get(step)
             if not isinstance(member, dict):
                 raise EditError(f"describe_output: the schema has no member {self.path!r}")
         cast("dict[str, Any]", member)["description"] = self.text
@@ -228,9 +223,9 @@ class AddStep(_Edit, error=EditError):
     text: Annotated[str, Doc("Its instructions.")]
 
     def apply(self, source: Source, task: Element) -> str:
-        if task.getparent() is None or task.getparent().tag in ("library", "template"):
-            return wrapped(source, task, self.name, self.text, is_first=self.place == "before")
-        return with_step(source, task, self.name, self.text, is_first=self.place == "before")
+        is_whole = task.getparent() is None or task.getparent().tag in ("library", "template")
+        add = wrapped if is_whole else with_step
+        return add(source, task, self.name, self.text, is_first=self.place == "before")
 
 
 Edit: TypeAlias = (
@@ -311,12 +306,8 @@ def with_certificate(text: str, name: str, comment: str) -> str:
         old = re.search(r"\sversion\s*=\s*(\"[^\"]*\"|'[^']*')", tag)
         assert old is not None
         tag = f"{tag[: old.start()]} version={quoted(number)}{tag[old.end() :]}"
-    line = text.rfind("\n", 0, start) + 1
-    if not text[line:start].strip():
-        indent = text[line:start]
-    else:
-        indent = ""
-    return f"{text[:start]}<!-- {comment.replace('--', '- -')} -->\n{indent}{tag}{text[end:]}"
+    remark = comment.replace("--", "- -")
+    return f"{text[:start]}<!-- {remark} -->\n{line_indent(text, start)}{tag}{text[end:]}"
 
 
 def _template(source: Source, name: str) -> Element:

@@ -188,9 +188,8 @@ class Recorded:
             else:
                 value = score.value
         usage = result.usage
-        if self._counts_dollars:
-            price = usage.cost_usd or 0.0
-        else:
+        price = usage.cost_usd or 0.0
+        if not self._counts_dollars:
             price = float((usage.input_tokens or 0) + (usage.output_tokens or 0))
         return Outcome(value, passed, price)
 
@@ -387,10 +386,8 @@ class Live(Recorded):
     @property
     def spent(self) -> float:
         """US dollars of all batches of the search, judges included."""
-        total = 0.0
-        for path in sorted((self.folder / BATCHES).glob("*/manifest.json")):
-            total += self._cost(path.parent)[0]
-        return total
+        manifests = sorted((self.folder / BATCHES).glob("*/manifest.json"))
+        return sum((self._cost(path.parent)[0] for path in manifests), 0.0)
 
     def _reserve(self) -> float:
         """US dollars that the decision on the sealed rows takes, by the dearest batch so far."""

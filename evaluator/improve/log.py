@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
@@ -112,13 +112,11 @@ def _check(path: Path, lines: list[bytes]) -> bool:
     for number, line in enumerate(lines, 1):
         entry: Any = None
         if is_sealed(line):
-            try:
+            with suppress(ValueError):
                 entry = json.loads(line)
-            except ValueError:
-                entry = None
-        if not isinstance(entry, dict) or cast("dict[str, Any]", entry).get("previous") != last:
+        values = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
+        if values.get("previous") != last:
             raise RecordError(f"{path}, line {number}: was changed after it was written")
-        values = cast("dict[str, Any]", entry)
         is_own = is_own and is_signed(_signed(values), values.get("signature"))
         last = _hash(line)
     return is_own

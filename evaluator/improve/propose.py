@@ -131,12 +131,10 @@ class CandidateChecker:
             yield f"{len(added)} steps are added, at most {MAX_ADDED} are allowed"
         before = CallCounter(self._evaluator.library).bound(self.node)
         after = CallCounter(evaluator.library).bound(node)
-        if before.max_calls is None:
-            most = None
-        else:
+        if before.max_calls is not None:
             most = before.max_calls + len(added)
-        if most is not None and (after.max_calls is None or after.max_calls > most):
-            yield f"at most {most} calls are allowed, this could make {after.max_calls}"
+            if after.max_calls is None or after.max_calls > most:
+                yield f"at most {most} calls are allowed, this could make {after.max_calls}"
         old = self.price_bound(self._evaluator)
         new = self.price_bound(evaluator)
         if old and new and new > GROWTH * old:
@@ -254,19 +252,12 @@ class ProposalReader:
         """The proposals of an answer, and why others were refused."""
         found: list[Proposal] = []
         findings: list[str] = []
-        if isinstance(value, dict):
-            entries = cast("dict[str, Any]", value).get("proposals")
-        else:
-            entries = None
+        entries = _table(value).get("proposals")
         if not isinstance(entries, list):
             return [], ["the answer has no list of proposals"]
         for number, entry in enumerate(cast("list[Any]", entries), 1):
-            if isinstance(entry, dict):
-                table = cast("dict[str, Any]", entry)
-            else:
-                table = {}
             try:
-                found.append(self._proposal(table))
+                found.append(self._proposal(_table(entry)))
             except EditError as error:
                 findings.append(f"proposal {number}: {error}")
         return found, findings
@@ -302,11 +293,14 @@ class ProposalReader:
             )
         declared = input_names(node)
         inputs = {
-            name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            for name, value in result.inputs.items()
-            if name in declared
+            name: _as_text(value) for name, value in result.inputs.items() if name in declared
         }
         return AddExample(row=edit.row, inputs=inputs, output=output)
+
+
+def _table(value: Any) -> dict[str, Any]:
+    """A JSON object; empty for any other value."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def check_edits(checker: CandidateChecker, edits: Sequence[Edit]) -> str:
@@ -350,18 +344,11 @@ def question(
 
 
 def _chosen(results: Mapping[str, SampleResult], draws: Random) -> list[SampleResult]:
-    failed: list[SampleResult] = []
-    others: list[SampleResult] = []
-    for result in results.values():
-        if result.verdict is Verdict.PASSED:
-            others.append(result)
-        else:
-            failed.append(result)
     chosen: list[SampleResult] = []
-    for part, most in ((failed, FAILURES), (others, SUCCESSES)):
+    for is_passed, most in ((False, FAILURES), (True, SUCCESSES)):
+        part = [one for one in results.values() if (one.verdict is Verdict.PASSED) is is_passed]
         # Of the methods of Random, only this one gives the same numbers in every version.
-        ordered = sorted(part, key=lambda result: draws.random())
-        chosen += ordered[:most]
+        chosen += sorted(part, key=lambda result: draws.random())[:most]
     return chosen
 
 
@@ -405,8 +392,8 @@ def _steps(result: SampleResult, batch: Path) -> list[dict[str, Any]]:
 def _cut(value: Any) -> Any:
     if isinstance(value, bool | int | float | None):
         return value
-    if isinstance(value, str):
-        text = value
-    else:
-        text = json.dumps(value, ensure_ascii=False)
-    return cut(text, MAX_CHARS)
+    return cut(_as_text(value), MAX_CHARS)
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

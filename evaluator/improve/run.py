@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -53,10 +53,10 @@ from evaluator.improve.log import open_log
 from evaluator.improve.propose import TEMPLATE, CandidateChecker, hash_of
 from evaluator.improve.search import (
     Reach,
-    Row,
     Search,
     Settings,
     Split,
+    clusters_of,
     reach_of,
     rows_of,
     split_rows,
@@ -170,10 +170,9 @@ class SearchPlan:
             most = "no limit (--max-cost)"
         else:
             most = f"never more than ${limit:,.6g}"
+        unused = ""
         if self.split.unused:
             unused = f"; {self.split.unused:,} more are not needed"
-        else:
-            unused = ""
         return [
             f"{parts['train']:,} train, {parts['selection']:,} selection and "
             f"{parts['sealed']:,} sealed rows{unused}",
@@ -442,13 +441,7 @@ def _begin(plan: SearchPlan, settings: Settings) -> dict[str, Any]:
         "measure": plan.options.measure,
         "cluster": plan.batch.options.cluster,
         "reach": plan.reach.to_dict(),
-        "settings": {
-            "rounds": settings.rounds,
-            "candidates": settings.candidates,
-            "seed": settings.seed,
-            "margin": settings.margin,
-            "is_clustered": settings.is_clustered,
-        },
+        "settings": asdict(settings),
         "split": plan.split.to_dict(),
         "rows": rows_to_dict(plan.split),
     }
@@ -466,8 +459,8 @@ def _expect_same(folder: Path, first: Mapping[str, Any], begin: Mapping[str, Any
 
 def _is_clustered(plan: SearchPlan) -> bool:
     """Whether rows share clusters."""
-    rows: Sequence[Row] = [row for part in plan.split.parts().values() for row in part]
-    return len({row.cluster for row in rows}) < len(rows)
+    rows = [row for part in plan.split.parts().values() for row in part]
+    return len(clusters_of(rows)) < len(rows)
 
 
 def searched_folder(plan: SearchPlan) -> Path:

@@ -121,15 +121,10 @@ def rows_of(samples: Iterable[Sample], cluster: str | None) -> list[Row]:
         read = reader_of(cluster, "cluster")
     rows: list[Row] = []
     for sample in samples:
-        inputs = digest(dict(sample.inputs))
-        group = inputs if read is None else read(sample)
-        rows.append(
-            Row(
-                sample,
-                inputs if group is None else str(group),
-                digest=digest([dict(sample.inputs), sample.target]),
-            )
-        )
+        group = None if read is None else read(sample)
+        if group is None:
+            group = digest(dict(sample.inputs))
+        rows.append(Row(sample, str(group), digest([dict(sample.inputs), sample.target])))
     return rows
 
 
@@ -416,11 +411,8 @@ class Search:
         return None
 
     async def _decide(self, state: _State) -> Decision | None:
-        chosen = choose_finalist(
-            state.pool,
-            self._settings.margin,
-            self._clusters_of(self._selection),
-        )
+        clusters = self._clusters_of(self._selection)
+        chosen = choose_finalist(state.pool, self._settings.margin, clusters)
         if chosen is None:
             self._record("nothing", {"reason": "no candidate was better on the selection rows"})
             return None

@@ -85,6 +85,12 @@ def element_of(tag: str, value: str, indent: str) -> str:
     return "\n".join([f"<{tag}>", *shown, f"{indent}</{name}>"])
 
 
+def line_indent(text: str, start: int) -> str:
+    """The indentation of an element that begins at `start`; empty if other text is before it."""
+    before = text[text.rfind("\n", 0, start) + 1 : start]
+    return "" if before.strip() else before
+
+
 def insert(source: Source, task: Element, written: str) -> str:
     """The text with an element after the task's description."""
     text = source.text
@@ -101,11 +107,7 @@ def indent_in(source: Source, element: Element) -> str:
     text = source.text
     children = list(element.iterchildren("*"))
     start = source.tag_of(children[0] if children else element)[0]
-    line = text.rfind("\n", 0, start) + 1
-    if not text[line:start].strip():
-        indent = text[line:start]
-    else:
-        indent = ""
+    indent = line_indent(text, start)
     return indent if children else indent + INDENT
 
 
@@ -240,7 +242,7 @@ def added_steps(node: TopLevel, base: TopLevel) -> tuple[TopLevel, list[Task]]:
     if not isinstance(node, Sequential):
         return node, []
     if isinstance(base, Atomic):
-        own = [step for step in node.steps if _is_named(step, ANSWER)]
+        own = [step for step in node.steps if getattr(step, "name", None) == ANSWER]
         if len(own) != 1 or not isinstance(own[0], Atomic):
             return node, []
         others = [step for step in node.steps if step is not own[0] and isinstance(step, Task)]
@@ -276,10 +278,6 @@ def is_plain(step: Task) -> bool:
     """Whether a step asks a model with a prompt, and has nothing else than an output format."""
     plain = Atomic(name=step.name, description=step.description, instructions=step.instructions)
     return isinstance(step, Atomic) and _is_equal(replace(step, output=None), plain)
-
-
-def _is_named(step: object, name: str) -> bool:
-    return getattr(step, "name", None) == name
 
 
 def _is_equal(one: TopLevel, other: TopLevel) -> bool:

@@ -16,13 +16,13 @@ from evaluator.interpreter.subtasks import Spawner, SubtaskRequest, spawning_too
 from evaluator.models.backend import ToolSpec
 from evaluator.nodes import OutputFormat, Span, Text
 from evaluator.tools import Tool
+from evaluator.tools.tool import object_schema
 
 EVALUATION_REQUEST = "evaluation_request"
 SUBTYPE = "evaluator"
 
-PARAMETERS: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {
+PARAMETERS = object_schema(
+    {
         "type": {
             "type": "string",
             "minLength": 1,
@@ -37,9 +37,8 @@ PARAMETERS: Mapping[str, Any] = {
         },
         "target": {"description": "What is evaluated: a text, or any value."},
     },
-    "required": ["type", "criteria", "target"],
-    "additionalProperties": False,
-}
+    ["type", "criteria", "target"],
+)
 _OUTPUT = OutputFormat("json", "object", span=Span("<evaluation>", 1, column=1))
 _INSTRUCTIONS = (
     "Evaluate the target below by these criteria, strictly, and by nothing else.\n\nKind of "

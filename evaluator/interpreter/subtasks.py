@@ -40,7 +40,7 @@ from evaluator.nodes import (
 )
 from evaluator.tools import Tool, ToolContext, ToolOutcome, ToolPreview
 from evaluator.tools.registry import ask_consent
-from evaluator.tools.tool import MANAGE_TASK
+from evaluator.tools.tool import MANAGE_TASK, object_schema
 
 SUBTASK = "subtask"
 DESCRIPTION = "subtask_description"
@@ -49,9 +49,8 @@ DESCRIPTION = "subtask_description"
 MAX_MATCHES = 5
 _SPAN = Span("<subtask>", 1, column=1)
 
-PARAMETERS: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {
+PARAMETERS = object_schema(
+    {
         "type": {"type": "string", "enum": ["atomic"], "description": "The operator; atomic."},
         "description": {
             "type": "string",
@@ -60,19 +59,15 @@ PARAMETERS: Mapping[str, Any] = {
         },
         "inputs": {"type": "object", "description": "Values by name that the subtask works on."},
         "hints": {
-            "type": "object",
-            "properties": {"template": {"type": "string"}, "subtype": {"type": "string"}},
-            "additionalProperties": False,
+            **object_schema({"template": {"type": "string"}, "subtype": {"type": "string"}}),
             "description": "A template's name, or a subtype to look for.",
         },
-        "context_management": {
-            "type": "object",
-            "properties": {
+        "context_management": object_schema(
+            {
                 "inherit_context": {"enum": ["full", "subset", "none"]},
                 "fresh_context": {"enum": ["enabled", "disabled"]},
-            },
-            "additionalProperties": False,
-        },
+            }
+        ),
         "max_depth": {
             "type": "integer",
             "minimum": 1,
@@ -80,9 +75,8 @@ PARAMETERS: Mapping[str, Any] = {
         },
         "file_paths": {"type": "array", "items": {"type": "string"}},
     },
-    "required": ["type", "description", "inputs"],
-    "additionalProperties": False,
-}
+    ["type", "description", "inputs"],
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,12 +399,7 @@ def inputs_schema(task: Task) -> dict[str, Any]:
             description = {}
         properties[declared.name] = _type_schema(declared.type) | description
     required = [i.name for i in task.inputs if i.required and i.default is None and i.task is None]
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "additionalProperties": False,
-    }
+    return object_schema(properties, required)
 
 
 def _type_schema(name: str) -> dict[str, Any]:

@@ -177,7 +177,10 @@ class AttemptRuns:
             name: inputs[name] for name in header.extra.get("redacted_inputs", ()) if name in inputs
         }
         outcome = await self._evaluator.resume(task, redacted, unfinished=self._unfinished)
-        cause = outcome.cause if isinstance(outcome, TaskError) else None
+        if isinstance(outcome, TaskError):
+            cause = outcome.cause
+        else:
+            cause = None
         if isinstance(cause, RecordError) and not isinstance(cause, (MachineError, StepUnfinished)):
             raise CannotResume(f"TASK-{task}: {cause}")
         return outcome

@@ -60,7 +60,10 @@ class BackgroundTools:
             return ""
         from evaluator.jobs.tasks import PRIORITIES
 
-        priorities = PRIORITIES if later else PRIORITIES[:1]
+        if later:
+            priorities = PRIORITIES
+        else:
+            priorities = PRIORITIES[:1]
         notices = self._tasks.store.claim(session=session, priorities=priorities)
         return "\n".join(notice.xml for notice in notices)
 
@@ -243,7 +246,10 @@ class _SessionTools:
         task = await self._own(task_id)
         path = Path(task.output_file)
         if offset is None:
-            offset = window_start(path) if path.suffix == ".jsonl" else 0
+            if path.suffix == ".jsonl":
+                offset = window_start(path)
+            else:
+                offset = 0
         if offset < 0 or max_bytes < 1:
             raise ToolError("offset is at least 0 and max_bytes at least 1; nothing was read")
         data = read_output(path, offset, max_bytes=min(max_bytes, MAX_READ_BYTES))

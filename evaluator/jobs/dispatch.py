@@ -158,7 +158,10 @@ class Dispatcher:
             result=_result_text(outcome, begun),
         )
         if isinstance(outcome, TaskError):
-            tried = None if outcome.retryable else strategy
+            if outcome.retryable:
+                tried = None
+            else:
+                tried = strategy
             final = outcome.reason in _SAME_AGAIN and outcome.usage.turns == 0  # no model was asked
             return self._failed(
                 claim, kind, attempt=attempt, reason=outcome.message, tried=tried, final=final
@@ -220,7 +223,10 @@ class Dispatcher:
         where = f"TASK-{outcome.task_id}: "
         entry_id = claim.entry.id
         attempt = begun.stopped(f"{INTERRUPTED}: {where}{cause}")
-        tell = ", or --unfinished tell, which lets the model know" if cause.can_tell else ""
+        if cause.can_tell:
+            tell = ", or --unfinished tell, which lets the model know"
+        else:
+            tell = ""
         store = self._evaluator.services.store
         option = "" if store is None else store.option
         action = (
@@ -364,7 +370,10 @@ def _result_text(outcome: Outcome, begun: BegunAttempt) -> str:
         text = f"TASK-{outcome.task_id}: {text}"
     if not begun.interruptions:
         return text
-    times = "once" if begun.interruptions == 1 else f"{begun.interruptions} times"
+    if begun.interruptions == 1:
+        times = "once"
+    else:
+        times = f"{begun.interruptions} times"
     return f"{text} (interrupted {times})"
 
 

@@ -232,7 +232,10 @@ def _message(error: FieldError) -> str:
 def _with_checked_last_id(reading: Reading) -> QueueDocument:
     document = reading.document
     highest = highest_id(document.tasks)
-    last = 0 if document.last_id is None else entry_number(document.last_id)
+    if document.last_id is None:
+        last = 0
+    else:
+        last = entry_number(document.last_id)
     if highest is None or last >= entry_number(highest):
         return document
     if reading.has_last_id:

@@ -120,7 +120,10 @@ class EvaluationWork(Work):
 
     def _end(self, outcome: Outcome) -> End:
         used, made = self.tokens
-        number = None if outcome.task_id is None else f"TASK-{outcome.task_id}"
+        if outcome.task_id is None:
+            number = None
+        else:
+            number = f"TASK-{outcome.task_id}"
         if isinstance(outcome, TaskError):
             end = End("failed", reason=self._redactor.redact(str(outcome)))
         else:

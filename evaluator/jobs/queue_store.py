@@ -92,7 +92,10 @@ class StuckEntry:
     cause_status: EntryStatus
 
     def __str__(self) -> str:
-        is_or_was = "was" if self.cause_status == "skipped" else "is"
+        if self.cause_status == "skipped":
+            is_or_was = "was"
+        else:
+            is_or_was = "is"
         return f"{self.id} waits for {self.cause}, which {is_or_was} {self.cause_status}"
 
 
@@ -316,7 +319,10 @@ class QueueStore(QueueTables):
             for row in rows:
                 reason = ended.get(row["lease"])
                 if reason is not None:
-                    begun = BegunAttempt.from_json(row["begun"]) if row.is_own else None
+                    if row.is_own:
+                        begun = BegunAttempt.from_json(row["begun"])
+                    else:
+                        begun = None
                     lose = partial(self._lose, what=reason, begun=begun)
                     found.append(self._change(row["number"], lose))
         return found

@@ -165,7 +165,10 @@ class ScriptWork(CommandWork):
     ) -> None:
         words = argv
         if isinstance(argv, str):
-            words = ["/bin/sh", "-c", argv] if argv.strip() else []
+            if argv.strip():
+                words = ["/bin/sh", "-c", argv]
+            else:
+                words = []
         command = Command(
             tuple(words), timeout_s, cwd=cwd, env=env, memory_bytes=memory_bytes, sandbox=sandbox
         )

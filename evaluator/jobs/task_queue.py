@@ -162,7 +162,10 @@ class TaskQueue(QueueView):
             json.dumps(inputs)
         except (TypeError, ValueError, RecursionError) as error:
             raise UsageError(f"the inputs of the entry are not JSON values: {error}") from error
-        start = 0.0 if not_before is None else _seconds(not_before)
+        if not_before is None:
+            start = 0.0
+        else:
+            start = _seconds(not_before)
         if every is not None:
             check_expression(every)
             start = next_time(every, max(start, clock.wall()))
@@ -174,7 +177,10 @@ class TaskQueue(QueueView):
             template=template,
             inputs=dict(inputs or {}),
         )
-        kind = classify(text) if type is None else type_named(type)
+        if type is None:
+            kind = classify(text)
+        else:
+            kind = type_named(type)
         goal = goal_of(text if goal is None else checked_text(goal, "goal"))
         with self._store.transaction():
             if key is not None:
@@ -249,7 +255,10 @@ class TaskQueue(QueueView):
         entry = self._store.skip(entry_number(id))
         waiting = [each.id for each in self._store.stuck() if each.cause == entry.id]
         if waiting:
-            more = ", …" if len(waiting) > _MAX_NAMED else ""
+            if len(waiting) > _MAX_NAMED:
+                more = ", …"
+            else:
+                more = ""
             names = ", ".join(waiting[:_MAX_NAMED])
             self._notice(f"{names}{more} cannot run without {entry.id}; {STUCK_ADVICE}")
         return entry

@@ -17,7 +17,7 @@ from evaluator.language.syntax import (
     plain_path,
     plain_pieces,
 )
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.nodes import Argument, Expression, Text
 from evaluator.nodes.declare import values
 from evaluator.patterns import Pattern
@@ -74,7 +74,7 @@ def analysis_of(value: Text | Expression) -> Analysis:
     return analyse_expression(value)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reading:
     """What a text with errors still says: its errors, the analysis of the rest (None where nothing
     certain is known), and every word in what could not be read.

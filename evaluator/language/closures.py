@@ -117,7 +117,7 @@ def name_value(
             value = run.scope.get(name)
         if value is MISSING and not is_soft:
             raise LocatedError(
-                undefined_name(name, run.visible()), offset, code="undefined-variable"
+                undefined_name(name, run.visible()), "undefined-variable", offset=offset
             )
         return value
 

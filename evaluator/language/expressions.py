@@ -226,7 +226,7 @@ class ExpressionCompiler:
                 key = key_of(run)
                 if not isinstance(key, str):
                     raise LocatedError(
-                        f"a key is a string, not {describe(key)}", offset, code="wrong-type"
+                        f"a key is a string, not {describe(key)}", "wrong-type", offset=offset
                     )
                 result[key] = value_of(run)
             return result
@@ -273,7 +273,7 @@ class ExpressionCompiler:
             or node.dyn_kwargs
         ):
             raise LocatedError(
-                "default takes a value and a boolean", offset_of(node), code="wrong-arity"
+                "default takes a value and a boolean", "wrong-arity", offset=offset_of(node)
             )
         if "default_value" in given:
             fallback = self.value(given["default_value"])
@@ -332,11 +332,9 @@ class ExpressionCompiler:
             kwargs = {key: part(run) for key, part in keywords}
             further = stars(run)
             if not isinstance(further, Mapping) or not all(isinstance(key, str) for key in further):
-                raise LocatedError(
-                    f"** takes an object, not {describe(further)}", None, code="wrong-type"
-                )
+                raise LocatedError(f"** takes an object, not {describe(further)}", "wrong-type")
             if further.keys() & kwargs.keys():
-                raise LocatedError("an argument is given twice", None, code="wrong-arity")
+                raise LocatedError("an argument is given twice", "wrong-arity")
             return (*args, *items_of(run, star(run))), {**kwargs, **further}
 
         return evaluate
@@ -349,8 +347,8 @@ class ExpressionCompiler:
         if not isinstance(target, nodes.Name):
             raise LocatedError(
                 "only a function, a macro or a method is called",
-                offset_of(node),
-                code="unknown-function",
+                "unknown-function",
+                offset=offset_of(node),
             )
         local = target.name in self.bound
         offset = offset_of(target)
@@ -367,7 +365,7 @@ class ExpressionCompiler:
                 return value.call(run, args, kwargs)
             if value is not MISSING:
                 raise LocatedError(
-                    f"{name!r} is {describe(value)}, not a function", None, code="unknown-function"
+                    f"{name!r} is {describe(value)}, not a function", "unknown-function"
                 )
             if name in GLOBAL_FUNCTIONS:
                 return GLOBAL_FUNCTIONS[name](run, *args, **kwargs)

@@ -47,10 +47,10 @@ def _textual(function: Callable[[str], Any], growth: int = 1) -> Callable[[Rende
 
 def _width(width: Any, name: str = "width", least: int = 0, most: int = _MAX_WIDTH) -> int:
     if isinstance(width, bool) or not isinstance(width, int):
-        raise LocatedError(f"{name} is an integer, not {describe(width)}", None, code="wrong-type")
+        raise LocatedError(f"{name} is an integer, not {describe(width)}", "wrong-type")
     if not least <= width <= most:
         raise LocatedError(
-            f"{name} lies between {least} and {most:,}", None, code="too-large", forbidden=width > 0
+            f"{name} lies between {least} and {most:,}", "too-large", forbidden=width > 0
         )
     return width
 
@@ -89,7 +89,7 @@ def _truncate(
     end = text_of(run, end)
     if length < len(end):
         raise LocatedError(
-            f"length is at least {len(end)}, the length of the end mark", None, code="wrong-type"
+            f"length is at least {len(end)}, the length of the end mark", "wrong-type"
         )
     if len(text) <= length + leeway:
         return text
@@ -138,23 +138,19 @@ def _format(run: Rendering, value: Any, *args: Any, **kwargs: Any) -> str:
     """
     text = _text(run, value)
     if _DIRECTIVE.sub("", text).count("%"):
-        raise LocatedError(
-            "there is a directive after % that format does not know", None, code="wrong-type"
-        )
+        raise LocatedError("there is a directive after % that format does not know", "wrong-type")
     values: list[Any] = []
     extra = 0
     for name, _, width, precision, kind in _DIRECTIVE.findall(text):
         if int(width or 0) > 1000 or int(precision or 0) > 1000:
-            raise LocatedError(
-                "a width in format is at most 1000", None, code="too-large", forbidden=True
-            )
+            raise LocatedError("a width in format is at most 1000", "too-large", forbidden=True)
         extra += int(width or 0) + int(precision or 0) + 400
         if kind == "%":
             continue
         if not name and len(values) >= len(args):
-            raise LocatedError("format has fewer values than directives", None, code="wrong-arity")
+            raise LocatedError("format has fewer values than directives", "wrong-arity")
         if name and name not in kwargs:
-            raise LocatedError(f"format has no value named {name!r}", None, code="wrong-arity")
+            raise LocatedError(f"format has no value named {name!r}", "wrong-arity")
         if name:
             given = kwargs[name]
         else:
@@ -208,7 +204,7 @@ def _numeric(function: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(value, str) and len(value) > _MAX_NUMBER_CHARS:
             digits = value.strip().removeprefix("-").removeprefix("+")
             if digits[:1].isdigit() and digits.replace(".", "", 1).isdigit():
-                raise LocatedError("the number has too many digits", None, code="too-large")
+                raise LocatedError("the number has too many digits", "too-large")
             return function("", *args, **kwargs)
         if not isinstance(value, str | int | float):
             value = ""
@@ -219,9 +215,9 @@ def _numeric(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _round(run: Rendering, value: Any, precision: int = 0, method: Any = "common") -> float:
     if not is_number(value):
-        raise LocatedError(f"cannot round {describe(value)}", None, code="wrong-type")
+        raise LocatedError(f"cannot round {describe(value)}", "wrong-type")
     if method not in ("common", "ceil", "floor"):
-        raise LocatedError("method is common, ceil or floor", None, code="wrong-type")
+        raise LocatedError("method is common, ceil or floor", "wrong-type")
     return jinja.do_round(
         float(value), _width(precision, "precision", least=-300, most=300), method
     )
@@ -229,7 +225,7 @@ def _round(run: Rendering, value: Any, precision: int = 0, method: Any = "common
 
 def _abs(run: Rendering, value: Any) -> Any:
     if not is_number(value):
-        raise LocatedError(f"{describe(value)} is not a number", None, code="wrong-type")
+        raise LocatedError(f"{describe(value)} is not a number", "wrong-type")
     return abs(value)
 
 
@@ -244,7 +240,7 @@ def _list(run: Rendering, value: Any) -> list[Any]:
 
 def _length(run: Rendering, value: Any) -> int:
     if not isinstance(value, str | list | tuple | Mapping):
-        raise LocatedError(f"{describe(value)} has no length", None, code="wrong-type")
+        raise LocatedError(f"{describe(value)} has no length", "wrong-type")
     return len(value)
 
 
@@ -256,7 +252,7 @@ def _at(index: int) -> Callable[[Rendering, Any], Any]:
 
 def _not_empty(items: Sequence[Any]) -> Sequence[Any]:
     if not items:
-        raise LocatedError("the list is empty", None, code="undefined-attribute")
+        raise LocatedError("the list is empty", "undefined-attribute")
     return items
 
 
@@ -365,7 +361,7 @@ def _dictsort(
     run: Rendering, value: Any, case_sensitive: bool = False, by: str = "key", reverse: bool = False
 ) -> list[Any]:
     if by not in ("key", "value"):
-        raise LocatedError("by is 'key' or 'value'", None, code="wrong-type")
+        raise LocatedError("by is 'key' or 'value'", "wrong-type")
     return _sort(
         run,
         pairs_of(run, value),
@@ -398,11 +394,9 @@ def _groups(
         run.tick()
         key = key_of(each)
         folded = _folded(key, case_sensitive)
-        nested = isinstance(folded, list | tuple | Mapping)
-        if nested:
+        hashable = (isinstance(folded, bool), folded)
+        if isinstance(folded, list | tuple | Mapping):
             hashable = ("json", to_json(run, folded))
-        else:
-            hashable = (isinstance(folded, bool), folded)
         groups.setdefault(hashable, (key, []))[1].append(each)
     return list(groups.values())
 
@@ -454,15 +448,11 @@ def _map(run: Rendering, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
         path = kwargs.pop("attribute")
         default = kwargs.pop("default", MISSING)
         if kwargs:
-            raise LocatedError(
-                f"map has no argument {next(iter(kwargs))!r}", None, code="wrong-arity"
-            )
+            raise LocatedError(f"map has no argument {next(iter(kwargs))!r}", "wrong-arity")
         run.tick(len(items))
         return [_field(run, each, path=path, default=default) for each in items]
     if not args or not isinstance(args[0], str):
-        raise LocatedError(
-            "map takes the name of a filter, or attribute=…", None, code="wrong-arity"
-        )
+        raise LocatedError("map takes the name of a filter, or attribute=…", "wrong-arity")
     return [apply_filter(run, args[0], value=each, args=args[1:], kwargs=kwargs) for each in items]
 
 
@@ -471,7 +461,7 @@ def _choose(keep: bool, by_attribute: bool) -> Callable[..., list[Any]]:
         items = items_of(run, value)
         run.charge_items(len(items))
         if by_attribute and not args:
-            raise LocatedError("the name of an attribute is missing", None, code="wrong-arity")
+            raise LocatedError("the name of an attribute is missing", "wrong-arity")
         test = args[1:] if by_attribute else args
 
         def holds(each: Any) -> bool:
@@ -541,9 +531,7 @@ FILTER_NAMES = frozenset({*FILTERS, "d", "default"})
 def unknown_filter(name: str) -> LocatedError:
     """Returns the error for a filter that does not exist."""
     return LocatedError(
-        f"there is no filter {name!r}{nearest(name, sorted(FILTER_NAMES))}",
-        None,
-        code="unknown-filter",
+        f"there is no filter {name!r}{nearest(name, sorted(FILTER_NAMES))}", "unknown-filter"
     )
 
 

@@ -34,10 +34,9 @@ _LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 
 def replace(run: Rendering, value: str, old: str, new: str, count: int | None = None) -> str:
     """Returns `value` with the first `count` occurrences of `old` replaced, or all of them."""
-    if count is None:
-        found = value.count(old)
-    else:
-        found = min(value.count(old), max(count, 0))
+    found = value.count(old)
+    if count is not None:
+        found = min(found, max(count, 0))
     run.charge(len(value) + found * max(len(new) - len(old), 0))
     return value.replace(old, new, found)
 
@@ -87,16 +86,11 @@ def _method(name: str, growth: int = 1) -> Callable[..., Any]:
     def call(run: Rendering, value: str, *args: Any) -> Any:
         for argument in args:
             if not isinstance(argument, str | int):
-                raise LocatedError(
-                    f"{name} takes text, not {describe(argument)}", None, code="wrong-type"
-                )
+                raise LocatedError(f"{name} takes text, not {describe(argument)}", "wrong-type")
             if "strip" in name and isinstance(argument, str) and len(argument) > _MAX_STRIPPED:
                 # str.strip looks through all of these for each character.
                 raise LocatedError(
-                    f"{name} takes at most {_MAX_STRIPPED} characters",
-                    None,
-                    code="too-large",
-                    forbidden=True,
+                    f"{name} takes at most {_MAX_STRIPPED} characters", "too-large", forbidden=True
                 )
         run.charge(len(value) * growth)
         return method(value, *args)
@@ -114,7 +108,7 @@ def _index(run: Rendering, values: Any, item: Any) -> int:
     for index, other in enumerate(values):
         if equal(run, item, right=other):
             return index
-    raise LocatedError("the list does not hold the value", None, code="wrong-type")
+    raise LocatedError("the list does not hold the value", "wrong-type")
 
 
 def _values(run: Rendering, value: Mapping[str, Any]) -> list[Any]:
@@ -175,22 +169,18 @@ def method_of(value: Any, name: str, what: str) -> Callable[..., Any]:
     if name in table:
         return table[name]
     if isinstance(value, Loop) and name in LOOP_FIELDS:
-        raise LocatedError(
-            f"loop.{name} is not called; write it without ()", None, code="unknown-method"
-        )
+        raise LocatedError(f"loop.{name} is not called; write it without ()", "unknown-method")
     if isinstance(value, Loop):
         kind = "loop"
     else:
         kind = describe(value)
     hint = nearest(name, table) or (f"; there are {', '.join(sorted(table))}" if table else "")
     message = f"{what} is {kind} and has no method {name!r}{hint}"
-    raise LocatedError(message, None, code="unknown-method", forbidden=name.startswith("_"))
+    raise LocatedError(message, "unknown-method", forbidden=name.startswith("_"))
 
 
 class Macro:
     """The value that `{% macro %}` binds: parameters, body, and the names around it."""
-
-    __slots__ = ("body", "defaults", "name", "names", "params")
 
     def __init__(
         self,
@@ -213,7 +203,7 @@ class Macro:
         run.tick(10)
         if run.macro_depth >= MAX_MACRO_DEPTH:
             message = f"macros call one another more than {MAX_MACRO_DEPTH} deep"
-            raise LocatedError(message, None, code="too-deep", forbidden=True)
+            raise LocatedError(message, "too-deep", forbidden=True)
         run.macro_depth += 1
         try:
             with run.inner_names(self.names):
@@ -222,7 +212,11 @@ class Macro:
                     f"macro {self.name!r}", self.params, required=required, args=args, kwargs=kwargs
                 )
                 run.names.update(bound)
-                self._add_defaults(run, bound)
+                # In order, so that a default may use the parameters before it.
+                optional = self.params[len(required) :]
+                for name, default in zip(optional, self.defaults, strict=True):
+                    if name not in bound:
+                        run.names[name] = default(run)
                 out: list[str] = []
                 self.body(run, out)
         finally:
@@ -230,14 +224,6 @@ class Macro:
         text = "".join(out)
         run.charge(len(text))
         return text
-
-    def _add_defaults(self, run: Rendering, bound: Mapping[str, Any]) -> None:
-        """Evaluates the defaults in order, so that one may use the parameters before it."""
-        for name, default in zip(
-            self.params[len(self.params) - len(self.defaults) :], self.defaults, strict=True
-        ):
-            if name not in bound:
-                run.names[name] = default(run)
 
 
 def bind_names(
@@ -253,23 +239,19 @@ def bind_names(
     """
     if len(args) > len(names):
         takes = f"{len(names)} argument{'' if len(names) == 1 else 's'}"
-        raise LocatedError(f"{what} takes {takes}, got {len(args)}", None, code="wrong-arity")
+        raise LocatedError(f"{what} takes {takes}, got {len(args)}", "wrong-arity")
     bound = dict(zip(names, args, strict=False))
     for key, value in kwargs.items():
         if key not in names:
             raise LocatedError(
-                f"{what} has no parameter {key!r}{nearest(key, names)}",
-                None,
-                code="unknown-argument",
+                f"{what} has no parameter {key!r}{nearest(key, names)}", "unknown-argument"
             )
         if key in bound:
-            raise LocatedError(f"{what} is given {key!r} twice", None, code="duplicate-argument")
+            raise LocatedError(f"{what} is given {key!r} twice", "duplicate-argument")
         bound[key] = value
     missing = [name for name in required if name not in bound]
     if missing:
-        raise LocatedError(
-            f"{what} needs {', '.join(map(repr, missing))}", None, code="wrong-arity"
-        )
+        raise LocatedError(f"{what} needs {', '.join(map(repr, missing))}", "wrong-arity")
     return bound
 
 
@@ -277,7 +259,7 @@ def _range(run: Rendering, *bounds: Any) -> list[int]:
     count = len(range(*bounds))
     if count > MAX_RANGE:
         raise LocatedError(
-            f"a range has at most {MAX_RANGE:,} numbers", None, code="too-large", forbidden=True
+            f"a range has at most {MAX_RANGE:,} numbers", "too-large", forbidden=True
         )
     run.charge_items(count)
     return list(range(*bounds))
@@ -289,7 +271,7 @@ def _dict(run: Rendering, *pairs: Any, **fields: Any) -> dict[str, Any]:
         result.update(source if isinstance(source, Mapping) else dict(items_of(run, source)))
     run.charge_items(2 * (len(result) + len(fields)))
     if not all(isinstance(key, str) for key in result):
-        raise LocatedError("a key is a string", None, code="wrong-type")
+        raise LocatedError("a key is a string", "wrong-type")
     return {**result, **fields}
 
 

@@ -38,10 +38,9 @@ def bind_inputs(
     names = list(map(_name_of, declared))
     for name in given:
         if name not in names:
+            takes = "it takes none"
             if names:
                 takes = f"it takes: {', '.join(names)}"
-            else:
-                takes = "it takes none"
             message = f"there is no input {name!r}{nearest(name, names)} ({takes})"
             problems.append(Diagnostic("error", "excess-input", message=message, span=location))
     for entry in declared:
@@ -52,19 +51,13 @@ def bind_inputs(
             else:
                 _take(entry, value, location=location, values=values, problems=problems)
         elif entry.must_be_given:
+            about = ""
             if entry.description:
                 about = f": {entry.description}"
-            else:
-                about = ""
             message = f"the required input {entry.name!r} ({entry.type}) is missing{about}"
+            hint = f"declared at {entry.span}"
             problems.append(
-                Diagnostic(
-                    "error",
-                    "missing-input",
-                    message=message,
-                    span=location,
-                    hint=f"declared at {entry.span}",
-                )
+                Diagnostic("error", "missing-input", message=message, span=location, hint=hint)
             )
         elif entry.default is None and entry.is_given:
             values[entry.name] = None

@@ -40,8 +40,9 @@ class LocatedError(Exception):
     def __init__(
         self,
         message: str,
+        code: str,
+        *,
         offset: int | None = None,
-        code: str = "expression",
         forbidden: bool = False,
     ) -> None:
         super().__init__(message)
@@ -94,24 +95,25 @@ def raise_at(offset: int, problem: str, error: Exception) -> NoReturn:
 
 def _from_python(offset: int, problem: str, error: Exception) -> LocatedError:
     if isinstance(error, RecursionError):
-        return LocatedError("nested too deeply", offset, code="too-deep", forbidden=True)
+        return LocatedError("nested too deeply", "too-deep", offset=offset, forbidden=True)
     if isinstance(error, MemoryError):
-        return LocatedError("takes too much memory", offset, code="too-large", forbidden=True)
+        return LocatedError("takes too much memory", "too-large", offset=offset, forbidden=True)
     if isinstance(error, ZeroDivisionError):
-        return LocatedError("division by zero", offset, code="division-by-zero")
+        return LocatedError("division by zero", "division-by-zero", offset=offset)
     if isinstance(error, OverflowError):
-        return LocatedError("the number is too large", offset, code="too-large", forbidden=True)
+        return LocatedError("the number is too large", "too-large", offset=offset, forbidden=True)
     # The names of Python functions mean nothing to an author.
-    return LocatedError(f"{problem}: {_FUNCTION.sub('it', str(error))}", offset, code="wrong-type")
+    return LocatedError(
+        f"{problem}: {_FUNCTION.sub('it', str(error))}", "wrong-type", offset=offset
+    )
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns ``"; did you mean `x`?"`` for names close to `name`, or an empty string."""
+    if len(name) > _COMPARED_CHARS:
+        return ""
     compared = [each for each in islice(known, _COMPARED) if len(each) <= _COMPARED_CHARS]
-    if len(name) <= _COMPARED_CHARS:
-        hint = did_you_mean(name, compared)
-    else:
-        hint = None
+    hint = did_you_mean(name, compared)
     if hint:
         return f"; {hint}"
     return ""
@@ -119,10 +121,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def undefined_name(name: str, known: list[str]) -> str:
     """Returns the message for a name that nothing defines, with the names that are defined."""
+    exist = "nothing is defined here"
     if known:
         exist = f"defined here: {first_names(known)}"
-    else:
-        exist = "nothing is defined here"
     return f"{name!r} is not defined{nearest(name, known)} ({exist})"
 
 

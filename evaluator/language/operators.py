@@ -17,14 +17,12 @@ from evaluator.language.values import MAX_BITS, Rendering, guard
 
 def _check_numbers(verb: str, left: Any, right: Any) -> None:
     if not (is_number(left) and is_number(right)):
-        raise LocatedError(
-            f"cannot {verb} {describe(left)} and {describe(right)}", None, code="wrong-type"
-        )
+        raise LocatedError(f"cannot {verb} {describe(left)} and {describe(right)}", "wrong-type")
 
 
 def _check_bits(bits: float) -> None:
     if bits > MAX_BITS:
-        raise LocatedError("the number has too many digits", None, code="too-large", forbidden=True)
+        raise LocatedError("the number has too many digits", "too-large", forbidden=True)
 
 
 def _small(value: Any) -> Any:
@@ -42,7 +40,7 @@ def add(run: Rendering, left: Any, right: Any) -> Any:
         return [*left, *right]
     if isinstance(left, str) or isinstance(right, str):
         message = f"cannot add {describe(left)} and {describe(right)}; join text with ~"
-        raise LocatedError(message, None, code="wrong-type")
+        raise LocatedError(message, "wrong-type")
     _check_numbers("add", left, right=right)
     return _small(left + right)
 
@@ -81,9 +79,7 @@ def modulo(run: Rendering, left: Any, right: Any) -> Any:
     """Returns the remainder of a division of numbers; `%` does not format text."""
     if isinstance(left, str):
         raise LocatedError(
-            "cannot divide string; write values into text with {{ … }} or ~",
-            None,
-            code="wrong-type",
+            "cannot divide string; write values into text with {{ … }} or ~", "wrong-type"
         )
     _check_numbers("divide", left, right=right)
     return left % right
@@ -95,7 +91,7 @@ def _power(run: Rendering, left: Any, right: Any) -> Any:
         _check_bits(left.bit_length() * right if abs(left) > 1 else 0)
         return left**right
     if left < 0 and isinstance(right, float) and not right.is_integer():
-        raise LocatedError("cannot raise a negative number to a fraction", None, code="wrong-type")
+        raise LocatedError("cannot raise a negative number to a fraction", "wrong-type")
     return float(left) ** right
 
 
@@ -135,9 +131,7 @@ def less(run: Rendering, left: Any, right: Any) -> bool:
         guard(run, left)
         guard(run, right)
         return list(left) < list(right)
-    raise LocatedError(
-        f"cannot order {describe(left)} and {describe(right)}", None, code="wrong-type"
-    )
+    raise LocatedError(f"cannot order {describe(left)} and {describe(right)}", "wrong-type")
 
 
 def _not_less(run: Rendering, left: Any, right: Any) -> bool:
@@ -149,9 +143,7 @@ def contains(run: Rendering, item: Any, container: Any) -> bool:
     """Returns whether a text, list or mapping holds `item`."""
     if isinstance(container, str):
         if not isinstance(item, str):
-            raise LocatedError(
-                f"cannot look for {describe(item)} in string", None, code="wrong-type"
-            )
+            raise LocatedError(f"cannot look for {describe(item)} in string", "wrong-type")
         run.tick(1 + (len(container) >> 8))
         return item in container
     if isinstance(container, Mapping):
@@ -160,7 +152,7 @@ def contains(run: Rendering, item: Any, container: Any) -> bool:
         guard(run, container)
         guard(run, item)
         return any(equal(run, item, right=other) for other in container)
-    raise LocatedError(f"cannot look for a value in {describe(container)}", None, code="wrong-type")
+    raise LocatedError(f"cannot look for a value in {describe(container)}", "wrong-type")
 
 
 COMPARE: dict[str, Callable[[Rendering, Any, Any], bool]] = {
@@ -234,7 +226,7 @@ TEST_NAMES = frozenset({*TESTS, "defined", "undefined"})
 def unknown_test(name: str) -> LocatedError:
     """Returns the error for a test that does not exist."""
     return LocatedError(
-        f"there is no test {name!r}{nearest(name, sorted(TEST_NAMES))}", None, code="unknown-test"
+        f"there is no test {name!r}{nearest(name, sorted(TEST_NAMES))}", "unknown-test"
     )
 
 
@@ -245,7 +237,7 @@ def run_test(run: Rendering, name: Any, value: Any, args: tuple[Any, ...]) -> bo
     if name in ("defined", "undefined"):
         return (value is not None) == (name == "defined")
     if not isinstance(name, str):
-        raise LocatedError("a test is named by a string", None, code="wrong-type")
+        raise LocatedError("a test is named by a string", "wrong-type")
     if name not in TESTS:
         raise unknown_test(name)
     run.tick()

@@ -65,7 +65,7 @@ def parse_expression(value: str, found: list[LocatedError] | None = None) -> nod
     LocatedError.
     """
     if not value.strip():
-        raise LocatedError("an expression is missing", 0, code="syntax")
+        raise LocatedError("an expression is missing", "syntax", offset=0)
     tree = cast(nodes.Expr, _parse(_expression_pieces(value), expression=True, found=found))
     for constant in tree.find_all(nodes.Const):
         if isinstance(constant.value, str) and "{{" in constant.value:
@@ -73,7 +73,7 @@ def parse_expression(value: str, found: list[LocatedError] | None = None) -> nod
                 "a placeholder inside quotes is not replaced; write the name without braces "
                 "and quotes"
             )
-            raise LocatedError(message, offset_of(constant), code="syntax")
+            raise LocatedError(message, "syntax", offset=offset_of(constant))
     return tree
 
 
@@ -174,7 +174,7 @@ def _tokens(pieces: Iterable[_Piece]) -> Iterator[Token]:
     for count, (kind, value, offset) in enumerate(pieces):
         if count >= MAX_TOKENS:
             raise LocatedError(
-                "the text holds too much markup", offset, code="too-deep", forbidden=True
+                "the text holds too much markup", "too-deep", offset=offset, forbidden=True
             )
         if kind in _IGNORED:
             continue
@@ -184,8 +184,8 @@ def _tokens(pieces: Iterable[_Piece]) -> Iterator[Token]:
             if depth > MAX_BRACKETS:
                 raise LocatedError(
                     f"brackets are nested more than {MAX_BRACKETS} deep",
-                    offset,
-                    code="too-deep",
+                    "too-deep",
+                    offset=offset,
                     forbidden=True,
                 )
         yield Token(offset + 1, kind, _token_value(kind, value, offset=offset))
@@ -198,12 +198,12 @@ def _token_value(kind: str, value: str, offset: int) -> Any:
         return value[1:-1]
     if kind in ("integer", "float"):
         if len(value) > 100:
-            raise LocatedError("the number has too many digits", offset, code="syntax")
+            raise LocatedError("the number has too many digits", "syntax", offset=offset)
         if kind == "integer":
             return int(value.replace("_", ""), 0)
         return float(value.replace("_", ""))
     if kind == "name" and not value.isidentifier():
-        raise LocatedError(f"{value!r} is not a name", offset, code="syntax")
+        raise LocatedError(f"{value!r} is not a name", "syntax", offset=offset)
     return value
 
 
@@ -254,7 +254,7 @@ def _parse(
         raise _syntax_error(error.message or "", error.lineno - 1) from error
     except RecursionError as error:
         raise LocatedError(
-            "the text is nested too deeply", 0, code="too-deep", forbidden=True
+            "the text is nested too deeply", "too-deep", offset=0, forbidden=True
         ) from error
     errors = _errors_of(tree)
     if found is not None:
@@ -284,7 +284,7 @@ def _syntax_error(message: str, offset: int) -> LocatedError:
         "unexpected char ", "unexpected character "
     )
     hint = next((f"; {hint}" for sign, hint in _HINTS if sign in message), "")
-    return LocatedError(message + hint, offset, code="syntax")
+    return LocatedError(message + hint, "syntax", offset=offset)
 
 
 _OPERATORS = frozenset({"and", "or", "not", "in", "is", "if", "else"})
@@ -301,8 +301,8 @@ def _errors_of(tree: nodes.Node) -> list[LocatedError]:
         if depth > MAX_DEPTH:
             raise LocatedError(
                 f"nested more than {MAX_DEPTH} deep",
-                offset_of(node),
-                code="too-deep",
+                "too-deep",
+                offset=offset_of(node),
                 forbidden=True,
             )
         error = _node_error(node)
@@ -316,17 +316,13 @@ def _errors_of(tree: nodes.Node) -> list[LocatedError]:
 def _node_error(node: nodes.Node) -> LocatedError | None:
     if type(node) in _FORBIDDEN:
         what, hint = _FORBIDDEN[type(node)]
-        return LocatedError(
-            f"{what} is not allowed; {hint}", None, code="forbidden-statement", forbidden=True
-        )
+        return LocatedError(f"{what} is not allowed; {hint}", "forbidden-statement", forbidden=True)
     if isinstance(node, nodes.For) and node.recursive:
         message = "a recursive loop is not allowed; use a macro that calls itself"
-        return LocatedError(message, None, code="forbidden-statement", forbidden=True)
+        return LocatedError(message, "forbidden-statement", forbidden=True)
     # Jinja reads an operator in the place of a name as a name.
     if isinstance(node, nodes.Name) and node.name in _OPERATORS:
-        return LocatedError(
-            f"a value is missing before or after {node.name!r}", None, code="syntax"
-        )
+        return LocatedError(f"a value is missing before or after {node.name!r}", "syntax")
     if isinstance(node, nodes.Filter) and node.name not in FILTER_NAMES:
         return unknown_filter(node.name)
     if isinstance(node, nodes.Test) and node.name not in TEST_NAMES:

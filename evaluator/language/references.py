@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reference:
     """A free name that is read, with the constant part of its path. `offset` is where the name
     begins.
@@ -19,7 +19,7 @@ class Reference:
     optional: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CallReference:
     """A call of a function template. `star`: further arguments come from `*x` or `**x`."""
 
@@ -30,7 +30,7 @@ class CallReference:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Analysis:
     """The free names and calls of a text, in the order of their offsets.
 

@@ -191,7 +191,7 @@ class Compiler(ExpressionCompiler):
             def bind_field(run: Rendering, value: Any) -> None:
                 namespace = run.names.get(name)
                 if not isinstance(namespace, Namespace):
-                    raise LocatedError(f"{name!r} is not a namespace", offset, code="wrong-type")
+                    raise LocatedError(f"{name!r} is not a namespace", "wrong-type", offset=offset)
                 namespace.fields[field] = value
 
             return bind_field
@@ -206,7 +206,7 @@ class Compiler(ExpressionCompiler):
                 else:
                     count = ""
                 message = f"{len(parts)} names cannot be bound to {describe(value)}{count}"
-                raise LocatedError(message, first, code="wrong-type")
+                raise LocatedError(message, "wrong-type", offset=first)
             for part, piece in zip(parts, value, strict=True):
                 part(run, piece)
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from evaluator import clock
 from evaluator.language.locating import LocatedError, first_names, nearest
 from evaluator.language.scopes import MISSING, Scope, describe
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 MAX_ITEMS: Final = 1_000_000
 MAX_RANGE: Final = 100_000
@@ -29,7 +29,7 @@ MAX_MACRO_DEPTH: Final = 40
 _CLOCK_EVERY = 500
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bounds:
     """The most that one rendering or evaluation may use. Every text has the same bounds.
 
@@ -103,17 +103,11 @@ class Rendering:
             self._due = _CLOCK_EVERY
             if self._steps < 0:
                 raise LocatedError(
-                    f"takes more than {self.bounds.steps:,} steps",
-                    None,
-                    code="too-long",
-                    forbidden=True,
+                    f"takes more than {self.bounds.steps:,} steps", "too-long", forbidden=True
                 )
             if clock.monotonic() > self.deadline:
                 raise LocatedError(
-                    f"takes more than {self.bounds.seconds:g} s",
-                    None,
-                    code="too-long",
-                    forbidden=True,
+                    f"takes more than {self.bounds.seconds:g} s", "too-long", forbidden=True
                 )
 
     def charge(self, chars: int) -> None:
@@ -130,25 +124,22 @@ class Rendering:
         """Charges for a list of this many items before it is made."""
         if count > MAX_ITEMS:
             raise LocatedError(
-                f"makes a list of more than {MAX_ITEMS:,} items",
-                None,
-                code="too-large",
-                forbidden=True,
+                f"makes a list of more than {MAX_ITEMS:,} items", "too-large", forbidden=True
             )
         self.charge(count * 8)
 
     def too_large(self) -> LocatedError:
         """Returns the error for an intermediate value past the bounds."""
         message = f"makes values of more than {self.bounds.output_chars:,} characters"
-        return LocatedError(message, None, code="too-large", forbidden=True)
+        return LocatedError(message, "too-large", forbidden=True)
 
     def too_long(self, offset: int) -> LocatedError:
         """Returns the error for a result past the bounds, whose characters `remaining` counts."""
         limit = self.bounds.output_chars
         return LocatedError(
             f"the result is longer than {limit:,} characters",
-            offset,
-            code="too-large",
+            "too-large",
+            offset=offset,
             forbidden=True,
         )
 
@@ -186,14 +177,14 @@ class Rendering:
         self.tick()
         if self.results is None:
             message = f"{name!r} is not a function that can be called here"
-            raise LocatedError(message, offset, code="unknown-function")
+            raise LocatedError(message, "unknown-function", offset=offset)
         if index < len(self.results):
             return self.results[index]
         if index >= self.bounds.calls:
             raise LocatedError(
                 f"calls more than {self.bounds.calls} templates",
-                offset,
-                code="too-long",
+                "too-long",
+                offset=offset,
                 forbidden=True,
             )
         raise PendingCall(name, args, kwargs=kwargs, offset=offset, index=index)
@@ -255,9 +246,7 @@ def text_of(run: Rendering, value: Any, what: str = "the value") -> str:
         return value
     if value is None:
         raise LocatedError(
-            f"{what} is null; write {{{{ … | default('…') }}}} where it may be",
-            None,
-            code="null-value",
+            f"{what} is null; write {{{{ … | default('…') }}}} where it may be", "null-value"
         )
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
@@ -294,10 +283,7 @@ def measure(run: Rendering, value: Any) -> tuple[int, int]:
             deepest = max(deepest, depth)
             if depth > MAX_NESTING:
                 raise LocatedError(
-                    f"a value is nested more than {MAX_NESTING} deep",
-                    None,
-                    code="too-large",
-                    forbidden=True,
+                    f"a value is nested more than {MAX_NESTING} deep", "too-large", forbidden=True
                 )
             if isinstance(item, Mapping):
                 size += 2 + sum(len(str(key)) + 6 for key in item)
@@ -306,9 +292,7 @@ def measure(run: Rendering, value: Any) -> tuple[int, int]:
                 size += 2 + 2 * len(item)
                 children = item
             else:
-                raise LocatedError(
-                    f"{describe(item)} is not a value", None, code="not-plain", forbidden=True
-                )
+                raise LocatedError(f"{describe(item)} is not a value", "not-plain", forbidden=True)
             run.tick(len(item) >> 3)
             pending.extend((child, depth + 1) for child in children)
         if size > run.bounds.output_chars:
@@ -339,18 +323,13 @@ def attribute(base: Any, name: str, what: str) -> Any:
         if name in LOOP_FIELDS:
             return LOOP_FIELDS[name](base)
         raise LocatedError(
-            f"loop has no field {name!r}{nearest(name, LOOP_FIELDS)}",
-            None,
-            code="undefined-attribute",
+            f"loop has no field {name!r}{nearest(name, LOOP_FIELDS)}", "undefined-attribute"
         )
+    hint = ""
     if name == "length":
         hint = "; write {{ … | length }}"
-    else:
-        hint = ""
     raise LocatedError(
-        f"{what} is {describe(base)} and has no field {name!r}{hint}",
-        None,
-        code="undefined-attribute",
+        f"{what} is {describe(base)} and has no field {name!r}{hint}", "undefined-attribute"
     )
 
 
@@ -372,12 +351,10 @@ def item(run: Rendering, base: Any, key: Any, what: str) -> Any:
                 return base[key]
             return MISSING
         message = f"{what} is {describe(base)}; its index is an integer, not {describe(key)}"
-        raise LocatedError(message, None, code="undefined-attribute")
+        raise LocatedError(message, "undefined-attribute")
     if isinstance(base, Namespace | Loop) and isinstance(key, str):
         return attribute(base, key, what=what)
-    raise LocatedError(
-        f"{what} is {describe(base)} and has no items", None, code="undefined-attribute"
-    )
+    raise LocatedError(f"{what} is {describe(base)} and has no items", "undefined-attribute")
 
 
 def absent(base: Any, key: Any, what: str) -> LocatedError:
@@ -385,21 +362,19 @@ def absent(base: Any, key: Any, what: str) -> LocatedError:
     if isinstance(base, Loop):
         message = f"loop.{key} does not exist in this iteration; test it with 'is defined'"
     elif isinstance(base, list | tuple | str):
+        unit = "item"
         if isinstance(base, str):
             unit = "character"
-        else:
-            unit = "item"
         message = (
             f"{what} has no index {key}: it has {len(base)} {unit}{'' if len(base) == 1 else 's'}"
         )
     else:
         keys = [str(name) for name in (base.fields if isinstance(base, Namespace) else base)]
+        has = "is empty"
         if keys:
             has = f"has only: {first_names(keys)}"
-        else:
-            has = "is empty"
         message = f"{what} has no field {key!r}{nearest(str(key), keys)} ({has})"
-    return LocatedError(message, None, code="undefined-attribute")
+    return LocatedError(message, "undefined-attribute")
 
 
 def items_of(run: Rendering, value: Any) -> Sequence[Any]:
@@ -411,16 +386,12 @@ def items_of(run: Rendering, value: Any) -> Sequence[Any]:
     if isinstance(value, Mapping | str):
         run.charge_items(len(value))
         return list(value)
-    raise LocatedError(
-        f"cannot go over {describe(value)}; it is not a list", None, code="wrong-type"
-    )
+    raise LocatedError(f"cannot go over {describe(value)}; it is not a list", "wrong-type")
 
 
 def pairs_of(run: Rendering, value: Any) -> list[Any]:
     """Returns a mapping's keys and values as a list of pairs."""
     if not isinstance(value, Mapping):
-        raise LocatedError(
-            f"{describe(value)} has no items; it is not an object", None, code="wrong-type"
-        )
+        raise LocatedError(f"{describe(value)} has no items; it is not an object", "wrong-type")
     run.charge_items(len(value) * 2)
     return [[key, item] for key, item in value.items()]

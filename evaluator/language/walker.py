@@ -168,7 +168,7 @@ class _Walker:
                 f"{target.name!r} is not a namespace; make one with {{% set {target.name} = "
                 f"namespace() %}}"
             )
-            raise LocatedError(message, offset_of(target), code="undefined-variable")
+            raise LocatedError(message, "undefined-variable", offset=offset_of(target))
         bound |= _names(target)
 
     def walk_macro(self, node: nodes.Macro, bound: set[str], guards: _Guards) -> None:

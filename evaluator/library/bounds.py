@@ -13,7 +13,7 @@ from dataclasses import field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library.calls import calls_in, calls_of, components, reachable
 from evaluator.library.structure import truth
 from evaluator.nodes import Atomic, Call, Expression, Function, Node, Task, Text, TopLevel
@@ -29,7 +29,7 @@ MAX_COUNT = 10**15
 MAX_LINES = 200
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CallBound:
     """The smallest and the largest number of model calls. `max_calls` is None if no bound is known,
     or above 10^15.
@@ -86,7 +86,7 @@ _Range = tuple[int, int | None]
 _NONE: _Range = (0, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _ExplainedLine:
     """A line of an explanation; `template` is the name of the template whose lines are in its
     place.
@@ -193,7 +193,10 @@ class CallCounter:
         total = _add(total, self._operands(node, inputs, level=level))
         for turn in node.turns if isinstance(node, Atomic) else ():
             if turn.node is not None:
-                most = None if isinstance(turn.most, Text) else turn.most
+                if isinstance(turn.most, Text):
+                    most = None
+                else:
+                    most = turn.most
                 played = self._count(turn.node, {}, level=level)
                 total = _add(total, self._times(played, 0, most=most, what="a turn's max"))
         for declared in node.inputs:
@@ -210,7 +213,9 @@ class CallCounter:
         why = queries.why
         offers_only = isinstance(node, Atomic) and node.tools_from is not None
         if not offers_only and (node.tools or use.offers_tools):
-            turns = None if node.handler is None else node.handler.max_turns
+            turns = None
+            if node.handler is not None:
+                turns = node.handler.max_turns
             if turns is None:
                 turns = use.max_turns
             if isinstance(turns, Text):
@@ -242,7 +247,9 @@ class CallCounter:
         is_certain = False
         is_chosen = False
         for each in operands(node, inputs):
-            holds = None if each.guard is None else truth(each.guard)
+            holds = None
+            if each.guard is not None:
+                holds = truth(each.guard)
             if each.one_of and (is_chosen or holds is False):
                 continue
             found = self._times(
@@ -263,7 +270,9 @@ class CallCounter:
         if name in self._ranges:
             self._parts.append(_ExplainedLine(level, "", template=name))
             return self._ranges[name]
-        why = "calls itself, so nothing bounds it" if name in self._templates else "is not loaded"
+        why = "is not loaded"
+        if name in self._templates:
+            why = "calls itself, so nothing bounds it"
         self.unbounded[f"{name} {why}"] = None
         self._parts.append(_ExplainedLine(level, f"{name} {why}"))
         return 0, None
@@ -281,7 +290,7 @@ class CallCounter:
         return total
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Explanation:
     """The lines of an explanation. The lines of a template are given once, and after that its first
     line.
@@ -319,7 +328,10 @@ def _calls_in(text: Text | Expression) -> list[tuple[str, bool, bool]]:
     if isinstance(text, Expression):
         # `and`, `or` and `if` may skip a call.
         return [(call.name, False, False) for call in calls]
-    blocks = {match[1] for match in _BLOCK.finditer(text.value)} if calls else set[str]()
+    if calls:
+        blocks = {match[1] for match in _BLOCK.finditer(text.value)}
+    else:
+        blocks = set[str]()
     plain = not blocks and not any(word in text.value for word in (" if ", " or ", " and "))
     return [(call.name, plain, bool(blocks & {"for", "macro"})) for call in calls]
 

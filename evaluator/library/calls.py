@@ -55,7 +55,10 @@ def components(graph: Mapping[str, Collection[str]]) -> list[list[str]]:
     lowest: dict[str, int] = {}
     pending: dict[str, None] = {}
     for start in graph:
-        way = [] if start in numbers else [(start, iter(graph[start]))]
+        if start in numbers:
+            way = []
+        else:
+            way = [(start, iter(graph[start]))]
         while way:
             name, targets = way[-1]
             if name not in numbers:
@@ -138,7 +141,10 @@ def check_call(
     types = {name: declared for name, (declared, _) in parameters(target).items()}
     by_position = iter(types)
     for argument, value in zip(node.args, values, strict=True):
-        name = next(by_position, "") if argument.name is None else argument.name
+        if argument.name is None:
+            name = next(by_position, "")
+        else:
+            name = argument.name
         declared = types.get(name, "")
         want = of_type(declared)
         if want is None:
@@ -166,7 +172,8 @@ def check_call_in_text(
     keywords: list[tuple[str, Span]] = []
     for name in call.keywords:
         keyword = re.compile(rf"\b{re.escape(name)}(?=\s*=)").search(text.value, call.offset)
-        keywords.append((name, span if keyword is None else text.locate(keyword.start())))
+        offset = call.offset if keyword is None else keyword.start()
+        keywords.append((name, text.locate(offset)))
     yield from _arity(
         target, call.name, positional=call.positional, keywords=keywords, star=call.star, span=span
     )
@@ -205,7 +212,9 @@ def _arity(
 ) -> Iterator[Diagnostic]:
     wrong = partial(Diagnostic, "error", "wrong-arity")
     wanted = parameters(target)
-    word = "parameter" if isinstance(target, Function) else "input"
+    word = "input"
+    if isinstance(target, Function):
+        word = "parameter"
     names = list(wanted)
     takes = f"it takes {', '.join(names) or 'nothing'}"
     if positional > len(names):
@@ -268,14 +277,20 @@ def calls_of(node: TopLevel | Node) -> dict[str, tuple[EdgeKind, Span]]:
 def text_calls(node: TopLevel | Node) -> Iterator[tuple[CallReference, Span]]:
     """The calls in the texts and expressions of `node` itself."""
     for text in texts(node):
-        source = text.source if isinstance(text, Expression) else text
+        if isinstance(text, Expression):
+            source = text.source
+        else:
+            source = text
         for call in calls_in(text):
             yield call, source.locate(call.offset)
 
 
 def calls_in(text: Text | Expression) -> tuple[CallReference, ...]:
     """The calls in a text or an expression; none where it cannot be read."""
-    source = text.source if isinstance(text, Expression) else text
+    if isinstance(text, Expression):
+        source = text.source
+    else:
+        source = text
     if "(" not in source.value:
         return ()
     try:

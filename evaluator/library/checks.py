@@ -96,7 +96,9 @@ def walk_each(
         else:
             walk = ScopeWalk(templates, known_tools, broken=broken)
             walk.top(node)
-            edges = calls_of(node) if walk.called else {}
+            edges = {}
+            if walk.called:
+                edges = calls_of(node)
             checked[name] = Checked(walk.diagnostics, walk.called, edges)
         errors[file] += len(errors_of(checked[name].diagnostics))
     return checked

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 from evaluator.errors import Diagnostic
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.library.checks import (
     Checked,
     add_endless_calls,
@@ -64,7 +64,7 @@ class Template:
         return sha256(to_xml(self.node).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Steps:
     """What an assembly computed on its way, for the next one: the resolver, the templates that
     were checked with their own findings, the broken names, and the findings about each suspect.

@@ -15,7 +15,7 @@ from evaluator.errors import Diagnostic, TemplateError, UsageError
 from evaluator.errors.messages import visible
 from evaluator.files.locations import given_path
 from evaluator.files.open_below import FILE, open_beneath, open_root
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.nodes import Span
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
@@ -27,7 +27,7 @@ again.
 """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Root:
     """One folder or single file that was given to `load`. `shown` names its folder in
     diagnostics.
@@ -58,7 +58,7 @@ class Root:
         return _printable(os.path.join(self.shown, relative))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TemplateFile:
     """A template file: its path below the root, without links, and its name in diagnostics."""
 

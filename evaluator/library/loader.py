@@ -105,7 +105,10 @@ class TemplateLibrary:
         with self._lock, limited_hints(_MAX_COMPARISONS):
             before = self._content
             if self._shipped is not None:
-                wanted = before.unread if name is None else [name]
+                if name is None:
+                    wanted = before.unread
+                else:
+                    wanted = [name]
                 self._content = read_shipped(self._shipped, before, wanted)
             return self._content
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol, cast
 
 from evaluator.errors import messages
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library.index import Hit, Index
 from evaluator.library.indexed import LONG_FACTOR, NODE, PLACEHOLDER, TEXT, Evidence, Meaning, texts
 from evaluator.library.request_terms import Reading, content, read_node, read_text
@@ -63,7 +63,7 @@ class Reason(NamedTuple):
     weight: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Match:
     """A template, its score (0 to 1), the words that counted most, best first, and the words that
     it does not hold.
@@ -242,7 +242,7 @@ _MIN_WORDS = 2
 _SEPARATORS = Pattern(r"[,;\n]")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Overlap:
     """Words of a template that another one answers to as well."""
 

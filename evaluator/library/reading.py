@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from evaluator import clock
 from evaluator.errors import Diagnostic, TemplateError
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library.files import Root, Stamp, TemplateFile, read_beneath, stamp_of
 from evaluator.library.resolve import Includes, ReadPartial, refuse_includes
 from evaluator.nodes import Span, TopLevel
@@ -32,7 +32,7 @@ _SETTLED_NS = 50_000_000
 _UNSETTLED_CODES = frozenset({"unreadable", "include-outside", "include-cycle"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Suspect:
     """A template with errors of structure, as far as it could be read: to be checked, never to be
     used.
@@ -46,7 +46,7 @@ class Suspect:
     complete: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoadedFile:
     """The content of one file when it was read. `names` includes those of templates with errors.
 
@@ -94,8 +94,10 @@ def read_entry(
         and not edited
         and _UNSETTLED_CODES.isdisjoint(d.code for d in entry.diagnostics)
     )
-    texts = entry.texts | _texts_of(includes)
-    return replace(entry, texts=texts, stamps=stamps if is_settled else None)
+    entry = replace(entry, texts=entry.texts | _texts_of(includes))
+    if is_settled:
+        return replace(entry, stamps=stamps)
+    return entry
 
 
 def _texts_of(includes: Includes) -> dict[str, str]:
@@ -117,11 +119,10 @@ def _parsed(entry: LoadedFile, data: bytes | str, read_partial: ReadPartial) -> 
         names = _names_in(text, entry.relative)
         return replace(entry, diagnostics=error.diagnostics, texts={key: text}, names=names)
     entry = replace(entry, texts={key: source.text}, names=_names(source, entry.relative))
-    is_library = source.root.tag == "library"
-    members = [
-        source.locate(element)
-        for element in (source.root.iterchildren("*") if is_library else [source.root])
-    ]
+    roots = [source.root]
+    if source.root.tag == "library":
+        roots = source.root.iterchildren("*")
+    members = [source.locate(element) for element in roots]
     recovered = recover(source)
     found = sorted(recovered.diagnostics, key=lambda one: (one.span.line, one.span.column))
     if len(found) >= MAX_FINDINGS:
@@ -210,7 +211,9 @@ def _names(source: Source, relative: str) -> tuple[str, ...]:
     root = source.root
     if root.tag in ("task", "template"):
         name = root.get("name") or _stem(relative)
-        return (name,) if name else ()
+        if name:
+            return (name,)
+        return ()
     return tuple(
         name for element in root.iterchildren("task", "template") if (name := element.get("name"))
     )
@@ -244,8 +247,10 @@ def _decoded(data: bytes | str) -> str:
     """`data` as text, to show a line of it."""
     if isinstance(data, str):
         return data
-    has_mark = data[:2] in (b"\xff\xfe", b"\xfe\xff")
-    return normalise_newlines(data.decode("utf-16" if has_mark else "utf-8-sig", "replace"))
+    encoding = "utf-8-sig"
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        encoding = "utf-16"
+    return normalise_newlines(data.decode(encoding, "replace"))
 
 
 _WIDTH = 160

@@ -21,7 +21,7 @@ from functools import cache, lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library.words import FUNCTION_WORDS, fold, split_run, stem, words
 from evaluator.nodes import Input, Task
 from evaluator.patterns import Pattern
@@ -248,7 +248,7 @@ class Word(NamedTuple):
         return f"={self.shown}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reading:
     """A request: its text, its words, and those that carry content, by part of the request.
 

@@ -159,7 +159,10 @@ class ScopeWalk:
         scope = outer.new_child()
         for declared in node.inputs:
             own = given.pop(declared.name, None)  # the source of an input does not see the input
-            place = node.span if self._is_inherited(node, declared) else declared.span
+            if self._is_inherited(node, declared):
+                place = node.span
+            else:
+                place = declared.span
             scope[declared.name] = self._input(
                 declared, outer, others=given, own=own, top=top, place=place
             )

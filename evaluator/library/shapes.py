@@ -26,7 +26,7 @@ from evaluator.errors.messages import did_you_mean, json_problem, listed
 from evaluator.files.open_below import FILE
 from evaluator.files.roots import Roots
 from evaluator.language.scopes import read_typed
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.nodes import Call, Cond, Function, Node, Sequential, Text, TopLevel
 from evaluator.nodes.values import ANY, KINDS, NULL, OBJECT, VALUE_TYPES, Kind, Shape, of_type
 from evaluator.patterns import Pattern
@@ -113,7 +113,7 @@ _METHODS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WrongPath:
     """A path that cannot be followed: the index of the part that fails, why, and a hint."""
 
@@ -143,7 +143,9 @@ def follow(shape: Shape, path: tuple[str | int, ...], name: str) -> Shape | Wron
                 return WrongPath(
                     index, f"{_called(shape, shown)} is a list and has no field `{part}`", hint=hint
                 )
-            item = shape.item if isinstance(part, int) else None
+            item = None
+            if isinstance(part, int):
+                item = shape.item
             shape = item or ANY
         elif shape.kind == "null":
             hint = 'declare <output_format type="json" …> there, or read `content`'
@@ -174,7 +176,9 @@ def _called(shape: Shape, shown: str) -> str:
 
 
 def _no_field(shape: Shape, part: str | int, shown: str, index: int) -> WrongPath:
-    why = None if shape.absent is None else shape.absent(part)
+    why = None
+    if shape.absent is not None:
+        why = shape.absent(part)
     if why is not None:
         return WrongPath(index, f"`{shown}` has no `{part}` here: {why}", hint=None)
     names = _names_of(shape)
@@ -213,7 +217,9 @@ def of_schema(declared: str, folder: str | None) -> Shape:
     if is_model(declared):
         return ANY
     if is_file(declared):
-        return ANY if folder is None else _of_file(declared, folder)
+        if folder is None:
+            return ANY
+        return _of_file(declared, folder)
     hint = did_you_mean(
         declared,
         VALUE_TYPES,
@@ -381,7 +387,9 @@ class ResultShapes:
             return ANY
         if isinstance(node, Call):
             target = self._templates.get(node.template)
-            return ANY if target is None else self.result(target)
+            if target is None:
+                return ANY
+            return self.result(target)
         if isinstance(node, Function):
             if node.returns is None or node.returns.strip() in ("any", "string"):
                 return self.result(node.body)
@@ -391,7 +399,9 @@ class ResultShapes:
             return node.result(self)
         if output.type == "json" and output.schema is not None:
             return declared_shape(output.schema, output.span.file)
-        return NULL if (output.type, output.schema) == ("text", None) else ANY
+        if (output.type, output.schema) == ("text", None):
+            return NULL
+        return ANY
 
 
 def declared_shape(schema: str, file: str | None) -> Shape:
@@ -403,7 +413,9 @@ def declared_shape(schema: str, file: str | None) -> Shape:
 
 
 def folder_of(file: str | None) -> str | None:
-    return None if file is None else os.path.dirname(file)
+    if file is None:
+        return None
+    return os.path.dirname(file)
 
 
 def find_part(text: Text, offset: int, part: str | int) -> int:
@@ -413,4 +425,6 @@ def find_part(text: Text, offset: int, part: str | int) -> int:
     else:
         pattern = rf"""(?<=\.){re.escape(part)}\b|(?<=['"]){re.escape(part)}(?=['"])"""
     match = re.compile(pattern).search(text.value, offset)
-    return match.start() if match else offset
+    if match:
+        return match.start()
+    return offset

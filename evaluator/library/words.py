@@ -22,7 +22,7 @@ from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
 
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.patterns import Pattern
 
 _FILE = Path(__file__).with_name("related_words.txt")
@@ -103,7 +103,7 @@ _TAIL_CHARS = 800
 _MAX_TERMS = 200
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QueryTerm:
     """A word of a request: as written, its stem, and its weight before rarity counts."""
 

@@ -8,13 +8,13 @@ from math import inf
 
 from evaluator.errors import CallRejected, ProviderError
 from evaluator.errors.results import Usage
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.limits.call_limiter import PlannedCall
 
 _ROUNDING = 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class BatchBudget:
     """US dollars, tokens in and out together, and seconds from the first call on; None where there
     is no limit.
@@ -33,16 +33,6 @@ class BatchSpending:
     `cost_usd` and `tokens` are what answers reported, and the most that calls may have used whose
     usage is unknown and which may have been billed. Reservations count against the budget too.
     """
-
-    __slots__ = (
-        "_began",
-        "_limits",
-        "_open",
-        "_reserved_cost_usd",
-        "_reserved_tokens",
-        "cost_usd",
-        "tokens",
-    )
 
     def __init__(self, limits: BatchBudget) -> None:
         self._limits = limits

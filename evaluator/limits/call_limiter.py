@@ -20,14 +20,14 @@ from typing import Final, Protocol
 
 from evaluator.errors import ProviderError
 from evaluator.errors.results import Usage
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.models.provider_batches import ProviderBatches
 
 UNUSED: Final = Usage()
 """The usage of a call that was permitted and not made: no turn, no token, no cost."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlannedCall:
     """One attempt, before it is made. `label` is the model as users name it, `endpoint` where it is
     reached.
@@ -91,7 +91,7 @@ UNLIMITED: Final[Permit] = _Unlimited()
 """The permit of every call where there is no limiter."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ParkedCall:
     """A model call for a provider batch: `line` is its request, `planned` has the most that it may
     use there.

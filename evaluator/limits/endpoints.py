@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from evaluator.errors import ProviderError
 from evaluator.errors.results import Usage
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.limits.call_limiter import Permit, PlannedCall
 
 # A difference of one part in a million of an amount is rounding; no call waits for it.
@@ -39,8 +39,6 @@ class RateBucket:
 
     Source: Turner, "New directions in communications", IEEE Communications Magazine 24(10), 1986.
     """
-
-    __slots__ = ("_at", "_full", "_level", "_per_second")
 
     def __init__(self, per_minute: float) -> None:
         self._per_second = per_minute / 60
@@ -98,8 +96,6 @@ class ConcurrencyLimit:
     """The limit of one model at one endpoint, from 1 to `most`. Times are in seconds of one
     clock.
     """
-
-    __slots__ = ("_changed_at", "_latencies", "_most", "_smallest", "_value", "value")
 
     def __init__(self, most: int) -> None:
         # The number of calls that may run at once.
@@ -180,7 +176,7 @@ _OVERLOADED = frozenset({429, 503, 529})
 _GUESSED_OUTPUT_TOKENS = 256.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Pace:
     """Limits of one model at one endpoint: calls at once, and rates per minute; a rate of None is
     no limit.
@@ -194,7 +190,7 @@ class Pace:
     tokens_per_minute: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EndpointState:
     """One model at one endpoint, for display. `held_s`: how long a `Retry-After` still holds the
     endpoint, else 0. `connections`: how many a process opens to the endpoint at most.
@@ -231,20 +227,6 @@ class Endpoint:
     Decides without waiting and without a clock: times are seconds of one clock that does not go
     back.
     """
-
-    __slots__ = (
-        "_has_rates",
-        "_label",
-        "_limit",
-        "_mean_output",
-        "_name",
-        "_request_bucket",
-        "_token_bucket",
-        "connections",
-        "in_flight",
-        "timer",
-        "waiting",
-    )
 
     def __init__(self, label: str, name: str, pace: Pace) -> None:
         self._label = label
@@ -323,23 +305,21 @@ class Endpoint:
         ones.
         """
         if self._mean_output is None:
-            usual = _GUESSED_OUTPUT_TOKENS
+            output = _GUESSED_OUTPUT_TOKENS
         else:
-            usual = self._mean_output
-        if call.output_tokens is None:
-            output = usual
-        else:
-            output = min(usual, call.output_tokens)
+            output = self._mean_output
+        if call.output_tokens is not None:
+            output = min(output, call.output_tokens)
         return (call.input_tokens or 0) + output
 
     def _count(self, call: CallInFlight, usage: Usage, now: float) -> None:
         output = usage.output_tokens
         if output is not None:
-            mean = self._mean_output
-            if mean is None:
-                self._mean_output = float(output)
+            if self._mean_output is None:
+                mean = float(output)
             else:
-                self._mean_output = mean + (output - mean) / 16
+                mean = self._mean_output
+            self._mean_output = mean + (output - mean) / 16
         if self._has_rates and usage.input_tokens is not None and output is not None:
             self._token_bucket.give(call.tokens - usage.input_tokens - output, now)
 

@@ -16,7 +16,7 @@ from threading import Lock
 from typing import TypeVar
 
 from evaluator.errors import ContextError, UsageError
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library.matching import Reason
 from evaluator.memory import embedding, store
 from evaluator.memory.embedding import Embedder
@@ -38,7 +38,7 @@ _MOST_OVERLAPS = 4
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IndexStats:
     """Counts of the contents of an index. `languages` counts described files, "" those described by
     name alone.
@@ -53,7 +53,7 @@ class IndexStats:
     skipped: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Consolidation:
     """The result of `GlobalIndex.consolidate`: roots that were removed because their folder is
     gone, or merged into another root; files that were added, described again or removed.
@@ -99,10 +99,7 @@ class GlobalIndex:
     ) -> None:
         self._path = Path(os.path.abspath(path))
         self._embedder = embedder
-        if relative_to is None:
-            self._base = None
-        else:
-            self._base = os.path.realpath(relative_to)
+        self._base = None if relative_to is None else os.path.realpath(relative_to)
         self._connection = store.connect(self._path, is_snapshot=is_snapshot)
         close_with(self, self._connection)
         self._lock = Lock()
@@ -219,12 +216,13 @@ class GlobalIndex:
         has its files.
         Raises: ContextError, if the database cannot be written.
         """
-        roots = await self._in_thread(self._roots)
+        places = await self._in_thread(store.roots)
+        roots = [(Path(self._folder(place)), kind) for place, kind in places]
         pruned = merged = added = changed = removed = 0
-        for folder, kind, is_there in roots:
-            if not is_there:
+        for folder, kind in roots:
+            if not folder.is_dir():
                 pruned += await self.remove_root(folder)
-            elif any(kind == k and folder != f and folder.is_relative_to(f) for f, k, _ in roots):
+            elif any(kind == k and folder != f and folder.is_relative_to(f) for f, k in roots):
                 merged += await self.remove_root(folder)
             else:
                 report = await (self.add_git(folder) if kind == "git" else self.add_folder(folder))
@@ -232,11 +230,6 @@ class GlobalIndex:
                 changed = changed + report.changed
                 removed = removed + report.removed
         return Consolidation(pruned, merged, added=added, changed=changed, removed=removed)
-
-    def _roots(self, connection: sqlite3.Connection) -> list[tuple[Path, str, bool]]:
-        """Returns the folder and kind of each root, and whether the folder is there."""
-        found = [(Path(self._folder(place)), kind) for place, kind in store.roots(connection)]
-        return [(folder, kind, folder.is_dir()) for folder, kind in found]
 
     async def get_relevant_context_for(
         self, request: ContextRequest | str, limit: int = 10

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from evaluator.errors import UsageError
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library.matching import Reason
 from evaluator.library.words import QueryTerm, merge_terms, query_terms, stem, with_positions, words
 
@@ -29,7 +29,7 @@ _REASON_WORDS = 5
 _MAX_ENTRIES = 10_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ContextRequest:
     """A request for context: a task's description, its inputs by name, and the context it
     inherited, as text.
@@ -40,7 +40,7 @@ class ContextRequest:
     inherited: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RelevantPath:
     """A path, its relevance (0 to 1, comparable between requests), and the words that made it
     relevant.
@@ -147,10 +147,9 @@ class InMemoryIndex:
                 unknown += weight
             for path in holders:
                 held = self._terms[path][term.stem]
+                where = "description"
                 if held == _PATH_WEIGHT:
                     where = "path"
-                else:
-                    where = "description"
                 gained.setdefault(path, []).append(Reason(term.shown, where, weight=weight * held))
         total = known + min(unknown, _UNKNOWN_CAP * self._idf(0))
         found = [

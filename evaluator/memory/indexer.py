@@ -27,7 +27,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from evaluator import clock
 from evaluator.errors import ContextError
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.memory import describe, store, walk
 from evaluator.memory.describer_process import READY
 from evaluator.memory.store import Stamp
@@ -168,7 +168,7 @@ ORDER BY found.path
 _GONE = "SELECT id FROM file WHERE root = ? AND path NOT IN (SELECT path FROM found)"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IndexReport:
     """The result of indexing a root, in files.
 
@@ -302,9 +302,8 @@ class _IndexPass:
         rows = self.connection.execute(
             "SELECT rowid, * FROM wanted WHERE rowid > ? ORDER BY rowid LIMIT ?", (after, _PAGE)
         ).fetchall()
-        return [
-            _Wanted(Stamp(*row[1:6]), row[6], was_described=bool(row[7])) for row in rows
-        ], rows[-1][0] if rows else after
+        page = [_Wanted(Stamp(*row[1:6]), row[6], was_described=bool(row[7])) for row in rows]
+        return page, rows[-1][0] if rows else after
 
     def _write(self, page: list[tuple[_Wanted, dict[str, Any]]]) -> None:
         if page:

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evaluator.errors import ConfigurationError, ContextError
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library.matching import Reason
 from evaluator.library.words import QueryTerm, stem, words
 from evaluator.memory.describe import Description
@@ -91,7 +91,7 @@ def stems_of(path: str, description: Description) -> list[str]:
     return [" ".join(field) for field in stems]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _FileTerm:
     """A word of the request that files hold: how many, the most that it adds to a score, and by
     file its impact.
@@ -171,10 +171,9 @@ def _impacts(
     those of them.
     """
     # The plus keeps SQLite from searching the index once for each file.
+    among = ""
     if files:
         among = f"AND +rowid IN ({', '.join(map(str, files))})"
-    else:
-        among = ""
     # FTS5 multiplies by its own idf, which is about 0 for a word that half of the files have.
     idf = max(math.log((size - term.files + 0.5) / (term.files + 0.5)), 0.0) or 1e-6
     scale = 1 / (idf * _BM25_MOST)
@@ -279,7 +278,7 @@ def write_files(
     """
     with transaction(connection):
         for stamp, answer in batch:
-            if is_unchanged(answer):
+            if "stems" not in answer and "skipped" not in answer:  # the content is as before
                 connection.execute(
                     "UPDATE file SET size = ?, mtime_ns = ?, ctime_ns = ?, seen_ns = ? WHERE root "
                     "= ? AND path = ?",
@@ -287,11 +286,6 @@ def write_files(
                 )
             else:
                 _replace(connection, root, stamp=stamp, answer=answer)
-
-
-def is_unchanged(answer: dict[str, Any]) -> bool:
-    """Returns whether an answer says that the file has the content it had before."""
-    return "stems" not in answer and "skipped" not in answer
 
 
 def _replace(

@@ -127,10 +127,9 @@ async def git_paths(root: str) -> list[str]:
     except ToolError as error:
         raise UsageError(f"{root}: git cannot be run: {error}") from error
     if done.exit_code != 0 or done.stdout_truncated:
+        reason = done.stderr.strip()[:500] or "it did not end"
         if done.stdout_truncated:
             reason = "its list is too long"
-        else:
-            reason = done.stderr.strip()[:500] or "it did not end"
         raise UsageError(f"{root}: git cannot list its files: {reason}")
     return list(dict.fromkeys(path for path in done.stdout.split("\0") if path))
 

@@ -31,7 +31,7 @@ from dataclasses import MISSING, replace
 from functools import cache
 from typing import Any, Literal, Protocol, TypeVar, dataclass_transform
 
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.nodes.values import ANY, BOOLEAN, INTEGER, STRING, Shape, record, value_shape
 
 Role = Literal["data", "text", "setting", "node", "part"]
@@ -87,7 +87,7 @@ None: the name is not bound there.
 """
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Field:
     """The declaration of one field of a node class.
 
@@ -333,7 +333,7 @@ def declared_by_name(cls: _Class) -> _Class:
 
 
 def _declared(cls: _Class, *, kw_only: bool) -> _Class:
-    made = dataclass(frozen=True, slots=True, kw_only=kw_only)(cls)
+    made = frozen(kw_only=kw_only)(cls)
     FIELDS[made] = tuple(
         _named(field.name, field.metadata["declared"])
         for field in dataclasses.fields(made)
@@ -392,23 +392,24 @@ def elements_of(cls: type) -> frozenset[str]:
     return frozenset(field.element for field in FIELDS[cls] if field.element is not None)
 
 
-def values(owner: Any, *roles: Role) -> Iterator[tuple[Field, int, Any]]:
+def values(owner: Any, *roles: Role) -> list[tuple[Field, int, Any]]:
     """The fields of a node or part with one of these roles, with each value and its position in its
     field.
     """
+    found: list[tuple[Field, int, Any]] = []
     for field in fields_with(type(owner), *roles):
         value = getattr(owner, field.name)
         if isinstance(value, tuple):
-            for position, one in enumerate(value):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-                yield field, position, one
+            found += [(field, *item) for item in enumerate(value)]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
         elif value is not None:
-            yield field, 0, value
+            found.append((field, 0, value))
+    return found
 
 
 CONVERSATION = Shape("array", item=record("a turn", role=STRING, content=STRING))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _EarlierSteps(Mapping[str | int, Shape]):
     """The results of the steps before `position`, by index and by name. Each is found when it is
     asked for.

@@ -12,7 +12,7 @@ from dataclasses import field
 from operator import attrgetter
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.nodes.declare import (
     Known,
     attribute,
@@ -29,7 +29,7 @@ from evaluator.nodes.declare import (
 from evaluator.nodes.values import ANY, Shape
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Span:
     """A place in a source: file (None for a string), line and column, both counted from 1 in
     characters.
@@ -48,7 +48,7 @@ class Span:
         return f"{self.file or '<string>'}:{self.line}:{self.column}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mark:
     """The characters of a `Text` from `offset` on are found at `span` and after it, one to one."""
 
@@ -59,7 +59,7 @@ class Mark:
 _OFFSET = attrgetter("offset")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Text:
     """Template text as the author wrote it: XML decoded, dedented, `<<x>>` read as `{{x}}`, not
     rendered.
@@ -96,7 +96,7 @@ class Text:
         return Text(self.value[start:end], span, marks=(Mark(0, span), *inner) if inner else ())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Expression:
     """A sandboxed expression (`test`, `termination_condition`, `from`), as written."""
 
@@ -194,7 +194,7 @@ class FilePaths:
     shell: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OutputFormat:
     """`type` and `schema` as declared; `schema` may also be inline JSON Schema text."""
 
@@ -229,7 +229,7 @@ class Input:
         return self.required and self.default is None and self.is_given
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Example:
     """Sample inputs and the output they should give; values are data, never rendered.
 
@@ -244,7 +244,7 @@ class Example:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Param:
     """A parameter of a function; its default is text that is read as its type."""
 
@@ -271,7 +271,7 @@ class Case:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Repeats:
     """The number of times a task runs its child nodes: `least` to `most` (None: unbounded); `why`
     says it in words.
@@ -282,7 +282,7 @@ class Repeats:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Doubt:
     """A finding about one task alone: an error, or a setting that is legal but probably a
     mistake. `span` is the element that it is about, if that is not the task's.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Literal, cast
 
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 TYPE_NAMES = ("any", "string", "number", "integer", "boolean", "object", "array", "[]")
 """The base types; `[]` is another spelling of `array`. `T[]` is a list of T."""
@@ -24,7 +24,7 @@ Kind = Literal["any", "string", "number", "integer", "boolean", "object", "array
 KINDS: frozenset[str] = frozenset({*TYPE_NAMES, "null"} - {"[]"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shape:
     """`fields` of an object, complete unless `open`; `item` of an array; `what` names it in
     messages.

@@ -252,27 +252,26 @@ class BracketRepairer:
         if self._tokens < 0:
             return None
         tokens = self._scan(start)
-        if "s" not in tokens.kinds and not self._is_alone(start, tokens):
-            return None
-        states, error = self._states(tokens)
-        if error is None or (
-            error == len(tokens.kinds) and tokens.kinds[-1] == "w" and self._ends_text(tokens)
+        if "s" not in tokens.kinds and (
+            not tokens.is_whole or start >= 16 or self._text[:start].strip("`json \t\r\n")
         ):
+            return None  # It may be a part of prose, such as `[1], [2]`.
+        states, error = self._states(tokens)
+        if error is None:
             return None
+        is_at_end = error == len(tokens.kinds)
+        if is_at_end and tokens.kinds[-1] == "w" and tokens.ends[-1] == len(self._text):
+            return None  # The number or word at the end of the text may be cut off.
         found: list[Edit] = []
         spare = self._steps // 2
         for edit in self._candidates(tokens, states, error=error, spare=spare):
             found.append(edit)
             if len(found) > _MAX_CANDIDATES:
                 return None
-        is_at_end = error == len(tokens.kinds)
-        if (
-            not found
-            or (is_at_end and self._steps < spare)
-            or self._steps < len(found) * len(tokens.kinds)
-        ):
+        steps = len(found) * len(tokens.kinds)
+        if not found or (is_at_end and self._steps < spare) or self._steps < steps:
             return None
-        self._steps -= len(found) * len(tokens.kinds)
+        self._steps -= steps
         odd: dict[tuple[str, int], tuple[Oddities, Edit]] = {}
         for edit in found:
             # Beside the same bracket, all places mean the same.
@@ -290,18 +289,6 @@ class BracketRepairer:
         else:
             chosen = None
         return Correction(chosen, tuple(corrected.values()))
-
-    def _is_alone(self, start: int, tokens: Tokens) -> bool:
-        """Whether the block is the whole text, so that it is not a part of prose such as `[1],
-        [2]`.
-        """
-        return tokens.is_whole and start < 16 and not self._text[:start].strip("`json \t\r\n")
-
-    def _ends_text(self, tokens: Tokens) -> bool:
-        """Whether the last token is at the very end of the text, so that a number or word in it may
-        be cut off.
-        """
-        return tokens.ends[-1] == len(self._text)
 
     # Tokens
 
@@ -370,10 +357,8 @@ class BracketRepairer:
             return False
         if is_inserted and kind == "w":
             colon = _COLON_NEXT.match(self._text, tokens.ends[index])
-        else:
-            colon = None
-        if colon is not None and self._ahead.scanner.read(colon.end(), 0) is not None:
-            return False  # It is rather a key, and a comma is missing.
+            if colon is not None and self._ahead.scanner.read(colon.end(), 0) is not None:
+                return False  # It is rather a key, and a comma is missing.
         self._steps -= 50
         try:
             return self._ahead.unmatched(tokens.ends[index - 1]) == 0

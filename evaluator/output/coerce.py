@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from evaluator.language.scopes import describe
+from evaluator.output.fast_check import is_dict, is_list
 from evaluator.output.reader import read_block
 from evaluator.output.result import json_path
 from evaluator.output.scalars import as_type, has_multiplier, is_null, read_as, read_quantity
@@ -48,17 +49,16 @@ class Guide:
         return found
 
     def _find_types(self, node: Any, left: int) -> frozenset[str] | None:
-        if not isinstance(node, dict) or left <= 0:
+        if not is_dict(node) or left <= 0:
             return None
-        node = cast(dict[str, Any], node)
         declared = node.get("type")
         if isinstance(declared, str):
             return frozenset({declared})
-        if isinstance(declared, list):
-            return frozenset(cast(list[str], declared))
+        if is_list(declared):
+            return frozenset(declared)
         values = node.get("enum", [node["const"]] if "const" in node else None)
-        if isinstance(values, list):
-            return frozenset(describe(value) for value in cast(list[Any], values))
+        if is_list(values):
+            return frozenset(describe(value) for value in values)
         for part in (self.target(node), *_list(node, "allOf")):
             if part is not None:
                 found = self._find_types(part, left - 1)
@@ -80,9 +80,9 @@ class Guide:
         found: Any = self.root
         for part in reference[1:].split("/")[1:]:
             part = part.replace("~1", "/").replace("~0", "~")
-            if not isinstance(found, dict) or part not in found:
+            if not is_dict(found) or part not in found:
                 return None
-            found = cast(dict[str, Any], found)[part]
+            found = found[part]
         return found
 
     def words(self, node: Any) -> list[str]:
@@ -98,8 +98,8 @@ class Guide:
     def _find_words(self, node: Any) -> list[str]:
         for part in self.parts(node, "string"):
             values = part.get("enum", [part["const"]] if "const" in part else None)
-            if isinstance(values, list):
-                return [value for value in cast(list[Any], values) if isinstance(value, str)]
+            if is_list(values):
+                return [value for value in values if isinstance(value, str)]
             for keyword in ("anyOf", "oneOf"):
                 types = [(branch, self.types(branch)) for branch in _list(part, keyword)]
                 found = [
@@ -118,8 +118,8 @@ class Guide:
         found: dict[str, Any] = {}
         for part in self.parts(node, "object", value=value):
             declared = part.get("properties")
-            if isinstance(declared, dict):
-                found = {**cast(dict[str, Any], declared), **found}
+            if is_dict(declared):
+                found = {**declared, **found}
         return found
 
     def items(self, node: Any) -> Any:
@@ -139,23 +139,22 @@ class Guide:
         """
         if kind not in (self.types(part) or (kind,)):
             return False
-        if isinstance(part, dict):
-            target = self.target(cast(dict[str, Any], part))
+        if is_dict(part):
+            target = self.target(part)
         else:
             target = None
-        properties = (target if isinstance(target, dict) else part).get("properties")
-        if not isinstance(value, dict) or not isinstance(properties, dict):
+        properties = (target if is_dict(target) else part).get("properties")
+        if not is_dict(value) or not is_dict(properties):
             return True
-        held = cast(dict[str, Any], value)
-        for name, node in cast(dict[str, Any], properties).items():
-            if isinstance(node, dict):
-                fixed = cast(dict[str, Any], node)
+        for name, node in properties.items():
+            if is_dict(node):
+                fixed = node
             else:
                 fixed = {}
             values = fixed.get("enum", [fixed["const"]] if "const" in fixed else None)
-            if isinstance(values, list) and name in held and held[name] not in values:
-                words = [word for word in cast(list[Any], values) if isinstance(word, str)]
-                if not isinstance(held[name], str) or find_word(held[name], words) is None:
+            if is_list(values) and name in value and value[name] not in values:
+                words = [word for word in values if isinstance(word, str)]
+                if not isinstance(value[name], str) or find_word(value[name], words) is None:
                     return False
         return True
 
@@ -167,9 +166,8 @@ class Guide:
 
         An alternative fits if it is of this kind and its constants are those of `value`.
         """
-        if not isinstance(node, dict) or left <= 0:
+        if not is_dict(node) or left <= 0:
             return []
-        node = cast(dict[str, Any], node)
         found = [node]
         target = self.target(node)
         if target is not None:
@@ -183,18 +181,10 @@ class Guide:
         return found
 
 
-def _find_word(text: str, words: list[str]) -> str | None:
-    """The one of `words` that a text consists of, a label before it left out."""
-    found = find_word(text, words)
-    if found is not None:
-        return found
-    return find_word(find_labelled(text, words), words)
-
-
 def _list(node: dict[str, Any], keyword: str) -> list[Any]:
     found = node.get(keyword)
-    if isinstance(found, list):
-        return cast(list[Any], found)
+    if is_list(found):
+        return found
     return []
 
 
@@ -217,11 +207,11 @@ class Coercion:
         """
         if isinstance(value, str):
             return self._text(value, node)
-        if isinstance(value, dict):
+        if is_dict(value):
             if self._allows("object", node):
-                self._members(cast(dict[str, Any], value), node)
-        elif isinstance(value, list) and self._allows("array", node):
-            self._items(cast(list[Any], value), node)
+                self._members(value, node)
+        elif is_list(value) and self._allows("array", node):
+            self._items(value, node)
         return value
 
     def _allows(self, kind: str, node: Any) -> bool:
@@ -237,10 +227,9 @@ class Coercion:
         kind = ""
         if "string" in types:
             words = self._guide.words(node)
-            if text in words or not words:
-                value = None
-            else:
-                value = _find_word(text, words)
+            if words and text not in words:
+                # A label before the word is left out.
+                value = find_word(text, words) or find_word(find_labelled(text, words), words)
             kind = "word"
         elif types & _SCALARS:
             value = read_as(text, types)
@@ -329,10 +318,10 @@ class Coercion:
 def _member_node(parts: list[dict[str, Any]], key: str) -> Any:
     for part in parts:
         properties = part.get("properties")
-        if isinstance(properties, dict) and key in properties:
-            return cast(dict[str, Any], properties)[key]
+        if is_dict(properties) and key in properties:
+            return properties[key]
     for part in parts:
         rest = part.get("additionalProperties")
-        if isinstance(rest, dict):
+        if is_dict(rest):
             return cast(Any, rest)
     return None

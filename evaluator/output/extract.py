@@ -203,7 +203,13 @@ class _Scan:
                     self._strict.steps = _TAIL_STEPS
             else:
                 if match[2] or match[3] or match[4]:
-                    self._orphan()
+                    # A closing tag alone: all before it is reasoning.
+                    found.repairs["reasoning_close"] = None
+                    found.blocks.clear()
+                    found.problem = None
+                    found.fenced = False
+                    self._kept.clear()
+                    self._fence = None
                     kept_from = position = match.end()
                     found.removed = [(0, position)]
                     continue
@@ -215,15 +221,6 @@ class _Scan:
         self._kept.append(text[kept_from:])
         found.answer = "\n".join(part for part in self._kept if part)
         return found
-
-    def _orphan(self) -> None:
-        found = self.found
-        found.repairs["reasoning_close"] = None
-        found.blocks.clear()
-        found.problem = None
-        found.fenced = False
-        self._kept.clear()
-        self._fence = None
 
     def _block(self, start: int) -> int:
         self._strict.steps -= _STEPS_PER_PLACE

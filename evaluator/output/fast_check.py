@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from math import isnan
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 MAX_STEPS = 2_000_000
 """A step is one value under one part of a schema; a million take about half a second."""
@@ -67,17 +67,23 @@ def fast_check(document: Mapping[str, Any], known_keywords: Collection[str]) -> 
     return verdict
 
 
+def is_dict(value: object) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)
+
+
 def identity_of(value: Any) -> Hashable:
     """A key that is equal for values that are equal in JSON: 1 and 1.0 are, 1 and true are not.
 
     Raises: TypeError, for values that are not plain JSON, and NaN, which is not equal to itself.
     """
-    if isinstance(value, dict):
-        return frozenset(
-            (key, identity_of(item)) for key, item in cast("dict[Any, Any]", value).items()
-        )
-    if isinstance(value, list):
-        return tuple(identity_of(item) for item in cast("list[Any]", value))
+    if is_dict(value):
+        return frozenset((key, identity_of(item)) for key, item in value.items())
+    if is_list(value):
+        return tuple(identity_of(item) for item in value)
     if isinstance(value, float) and isnan(value):
         raise TypeError("NaN has no identity")
     if value is None or isinstance(value, str | int | float):
@@ -92,10 +98,10 @@ def size_of(value: Any) -> int:
     while waiting:
         one = waiting.pop()
         count += 1
-        if isinstance(one, dict):
-            waiting += cast("dict[Any, Any]", one).values()
-        elif isinstance(one, list):
-            waiting += cast("list[Any]", one)
+        if is_dict(one):
+            waiting += one.values()
+        elif is_list(one):
+            waiting += one
     return count
 
 
@@ -113,13 +119,13 @@ class _Compiler:
             return _never
         known = self._rules.get(id(schema))
         if known is None:
-            known = self._rules[id(schema)] = self._compiled(cast("Mapping[str, Any]", schema))
+            known = self._rules[id(schema)] = self._compiled(schema)
         return known
 
     def quick(self, schema: Any) -> frozenset[type]:
         """The classes whose values fit a part of the schema without a look at them."""
-        if isinstance(schema, dict) and schema.keys() & (_RULES.keys() | {"$ref"}) == {"type"}:
-            declared = cast("dict[str, Any]", schema)["type"]
+        if is_dict(schema) and schema.keys() & (_RULES.keys() | {"$ref"}) == {"type"}:
+            declared = schema["type"]
             if isinstance(declared, str):
                 names = [declared]
             else:
@@ -163,7 +169,7 @@ class _Compiler:
         target: Any = self._root
         for part in _pointer(reference):
             if (
-                not isinstance(target, dict)
+                not is_dict(target)
                 or part not in target
                 or ("$id" in target and target is not self._root)
             ):
@@ -227,8 +233,8 @@ def _is_number(value: Any) -> bool:
 
 
 _TYPES: dict[str, Callable[[Any], bool]] = {
-    "object": lambda value: isinstance(value, dict),
-    "array": lambda value: isinstance(value, list),
+    "object": is_dict,
+    "array": is_list,
     "string": lambda value: isinstance(value, str),
     "number": _is_number,
     "integer": lambda value: _is_number(value) and (isinstance(value, int) or value.is_integer()),
@@ -288,12 +294,11 @@ def _among(values: Iterable[Any]) -> _Rule:
 
 def _unique(_compiler: _Compiler, wanted: Any, _schema: Mapping[str, Any]) -> _Rule:
     def rule(value: Any, run: _CheckState) -> bool:
-        if not wanted or not isinstance(value, list):
+        if not wanted or not is_list(value):
             return True
-        items = cast("list[Any]", value)
-        run.spend(size_of(items))
+        run.spend(size_of(value))
         try:
-            return len({identity_of(item) for item in items}) == len(items)
+            return len({identity_of(item) for item in value}) == len(value)
         except TypeError:
             raise _Undecided from None
 
@@ -361,10 +366,10 @@ def _required(_compiler: _Compiler, wanted: Any, _schema: Mapping[str, Any]) -> 
     needed = frozenset(wanted)
 
     def rule(value: Any, run: _CheckState) -> bool:
-        if not isinstance(value, dict):
+        if not is_dict(value):
             return True
         run.spend(len(wanted))
-        return needed <= cast("dict[str, Any]", value).keys()
+        return needed <= value.keys()
 
     return rule
 
@@ -373,14 +378,13 @@ def _properties(compiler: _Compiler, wanted: Any, _schema: Mapping[str, Any]) ->
     rules = [(name, compiler.rule(part), compiler.quick(part)) for name, part in wanted.items()]
 
     def rule(value: Any, run: _CheckState) -> bool:
-        if not isinstance(value, dict):
+        if not is_dict(value):
             return True
-        known = cast("dict[str, Any]", value)
         run.spend(len(rules))
         for name, one, quick in rules:
-            if name not in known:
+            if name not in value:
                 continue
-            item = known[name]
+            item = value[name]
             if item.__class__ not in quick and not one(item, run):
                 return False
         return True
@@ -393,16 +397,12 @@ def _additional(compiler: _Compiler, wanted: Any, schema: Mapping[str, Any]) -> 
     one = compiler.rule(wanted)
 
     def rule(value: Any, run: _CheckState) -> bool:
-        if not isinstance(value, dict):
+        if not is_dict(value):
             return True
-        run.spend(len(cast("dict[str, Any]", value)))
-        if cast("dict[str, Any]", value).keys() <= known:
+        run.spend(len(value))
+        if value.keys() <= known:
             return True
-        return all(
-            one(item, run)
-            for name, item in cast("dict[str, Any]", value).items()
-            if name not in known
-        )
+        return all(one(item, run) for name, item in value.items() if name not in known)
 
     return rule
 
@@ -436,18 +436,12 @@ def _prefix(compiler: _Compiler, wanted: Any, _schema: Mapping[str, Any]) -> _Ru
     rules = [compiler.rule(part) for part in wanted]
 
     def rule(value: Any, run: _CheckState) -> bool:
-        if not isinstance(value, list):
+        if not is_list(value):
             return True
         run.spend(len(rules))
-        return all(
-            one(item, run) for one, item in zip(rules, cast("list[Any]", value), strict=False)
-        )
+        return all(one(item, run) for one, item in zip(rules, value, strict=False))
 
     return rule
-
-
-def _all_of(compiler: _Compiler, wanted: Any, _schema: Mapping[str, Any]) -> _Rule:
-    return _all([compiler.rule(part) for part in wanted])
 
 
 def _any_of(compiler: _Compiler, wanted: Any, _schema: Mapping[str, Any]) -> _Rule:
@@ -487,18 +481,6 @@ def _if(compiler: _Compiler, wanted: Any, schema: Mapping[str, Any]) -> _Rule:
     return lambda value, run: (then if test(value, run) else otherwise)(value, run)
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
 _IGNORED = frozenset({"$ref", "format"})  # `$ref` has its own place; formats are not checked
 
 _RULES: dict[str, _Maker] = {
@@ -509,19 +491,19 @@ _RULES: dict[str, _Maker] = {
     "maximum": _compared(_is_number, lambda value, wanted: not value > wanted),
     "exclusiveMinimum": _compared(_is_number, lambda value, wanted: not value <= wanted),
     "exclusiveMaximum": _compared(_is_number, lambda value, wanted: not value >= wanted),
-    "minLength": _compared(_is_text, lambda value, wanted: len(value) >= wanted),
-    "maxLength": _compared(_is_text, lambda value, wanted: len(value) <= wanted),
-    "minItems": _compared(_is_list, lambda value, wanted: len(value) >= wanted),
-    "maxItems": _compared(_is_list, lambda value, wanted: len(value) <= wanted),
-    "minProperties": _compared(_is_object, lambda value, wanted: len(value) >= wanted),
-    "maxProperties": _compared(_is_object, lambda value, wanted: len(value) <= wanted),
+    "minLength": _compared(_TYPES["string"], lambda value, wanted: len(value) >= wanted),
+    "maxLength": _compared(_TYPES["string"], lambda value, wanted: len(value) <= wanted),
+    "minItems": _compared(is_list, lambda value, wanted: len(value) >= wanted),
+    "maxItems": _compared(is_list, lambda value, wanted: len(value) <= wanted),
+    "minProperties": _compared(is_dict, lambda value, wanted: len(value) >= wanted),
+    "maxProperties": _compared(is_dict, lambda value, wanted: len(value) <= wanted),
     "uniqueItems": _unique,
     "required": _required,
     "properties": _properties,
     "additionalProperties": _additional,
     "items": _items,
     "prefixItems": _prefix,
-    "allOf": _all_of,
+    "allOf": lambda compiler, wanted, _schema: _all([compiler.rule(part) for part in wanted]),
     "anyOf": _any_of,
     "oneOf": _one_of,
     "not": _not,

@@ -12,9 +12,10 @@ import html
 import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from evaluator.output.extract import Extract
+from evaluator.output.fast_check import is_dict, is_list
 from evaluator.output.lines import Lines, NoReading, Shaper
 from evaluator.output.reader import read_block
 from evaluator.output.result import MESSAGES, NotChecked, OutputError, ParsedOutput
@@ -174,18 +175,15 @@ def read_forms(found: Extract, schema: Schema | None) -> CheckedValue | None:
 def _forms(region: str, *, is_array: bool) -> Iterator[tuple[str, Any]]:
     """What a text says in each form that it may have: texts, lists, dicts and Lines."""
     if "\n" in region.strip():
-        region = textwrap.dedent(region).strip()
-    else:
-        region = region.strip()
+        region = textwrap.dedent(region)
+    region = region.strip()
     if _ALL_QUOTED.fullmatch(region):
         region = _QUOTED_LINES.sub("", region)
-    else:
-        region = region
     if not region or region.count("\n") > _MAX_LINES or region[0] == "{":
         return
     called = _read_calls(region)
     if called is not None:
-        is_single = not is_array and isinstance(called, list) and len(cast(list[Any], called)) == 1
+        is_single = not is_array and is_list(called) and len(called) == 1
         yield "constructor", called[0] if is_single else called
         return
     parameters = list(_PARAMETER.finditer(region))
@@ -242,13 +240,12 @@ def _read_elements(region: str) -> Iterator[Any]:
 
     written = read_elements(region).value
     for _ in range(3):
-        if not isinstance(written, dict):
+        if not is_dict(written):
             return
         yield written
-        inside = cast(dict[str, Any], written)
-        if len(inside) != 1:
+        if len(written) != 1:
             return
-        written = next(iter(inside.values()))
+        written = next(iter(written.values()))
 
 
 def _read_table(region: str) -> list[list[str]] | None:
@@ -510,10 +507,9 @@ def _read_document(
             text=text,
         )
     value = read.value
-    if isinstance(value, dict) and len(value) > 1:
-        roots = cast(dict[str, Any], value)
-        kept = {name: item for name, item in roots.items() if not _REASONING_NAME.fullmatch(name)}
-        if kept and len(kept) < len(roots):
+    if is_dict(value) and len(value) > 1:
+        kept = {name: item for name, item in value.items() if not _REASONING_NAME.fullmatch(name)}
+        if kept and len(kept) < len(value):
             value = kept
             warnings.append(MESSAGES["reasoning"])
     return conform(value, schema).output(warnings, text)

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from evaluator.lazy_dataclass import dataclass
 from evaluator.output.coerce import Guide
+from evaluator.output.fast_check import is_dict, is_list
 from evaluator.output.strict import read_as_meant
 from evaluator.output.words import find_word
 from evaluator.patterns import Match, Pattern
@@ -405,10 +406,10 @@ class Shaper:
         names = list(self._all_properties(node))
         if isinstance(written, Lines):
             pairs = _members(written, names)
-        elif isinstance(written, dict):
-            known = cast(dict[str, Any], written)
+        elif is_dict(written):
             pairs = [
-                (find_word(label.lstrip("@"), names) or "", value) for label, value in known.items()
+                (find_word(label.lstrip("@"), names) or "", value)
+                for label, value in written.items()
             ]
         else:
             raise NoReading
@@ -440,8 +441,8 @@ class Shaper:
         kinds = (self._guide.types(child) or frozenset[str]()) - {"null"}
         if not kinds:
             raise NoReading
-        while isinstance(written, dict) and len(cast(dict[str, Any], written)) == 1:
-            written = next(iter(cast(dict[str, Any], written).values()))
+        while is_dict(written) and len(written) == 1:
+            written = next(iter(written.values()))
         if isinstance(written, str):
             if written[:1] == "[":
                 return written
@@ -461,9 +462,9 @@ class Shaper:
             written = _items(written, is_free=is_free, is_whole=depth == 0)
             if kinds != _ARRAY and any(isinstance(item, Lines) for item in written):
                 raise NoReading
-        if not isinstance(written, list):
+        if not is_list(written):
             raise NoReading
-        found = [self.shape(item, child, depth=depth + 1) for item in cast(list[Any], written)]
+        found = [self.shape(item, child, depth=depth + 1) for item in written]
         if not found or None in found:
             raise NoReading
         return found

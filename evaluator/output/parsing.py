@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from evaluator.errors import UsageError
 from evaluator.errors.messages import type_of
 from evaluator.lazy_dataclass import dataclass
 from evaluator.output.extract import Block, Extract, extract, rewrite, unfence
+from evaluator.output.fast_check import is_dict, is_list
 from evaluator.output.forms import read_forms, read_scalar, read_xml
 from evaluator.output.reader import read_block
 from evaluator.output.result import MESSAGES, NotChecked, OutputError, ParsedOutput
@@ -405,11 +406,10 @@ def _without_cut_item(value: Any, schema: Schema) -> CheckedValue | None:
     arrays: list[list[Any]] = []
     last = value
     while last and isinstance(last, dict | list):
-        if isinstance(last, list):
-            arrays.append(cast("list[Any]", last))
-            last = arrays[-1][-1]
-        else:
-            last = next(reversed(cast("dict[str, Any]", last).values()))
+        if is_list(last):
+            arrays.append(last)
+        parts = last.values() if is_dict(last) else last
+        last = next(reversed(parts))
     for array in reversed(arrays):
         item = array.pop()
         conformed = conform(value, schema, MESSAGES["cut_item"])
@@ -489,9 +489,9 @@ def _read_inner(values: list[Any], schema: Schema | None) -> CheckedValue | None
 
 
 def _children(value: Any, declared: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        for key, child in cast(dict[str, Any], value).items():
+    if is_dict(value):
+        for key, child in value.items():
             if key not in declared and isinstance(child, dict | list | str):
                 yield child
-    elif isinstance(value, list) and len(cast(list[Any], value)) == 1:
+    elif is_list(value) and len(value) == 1:
         yield value[0]

@@ -15,13 +15,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from evaluator.errors import ConfigurationError
 from evaluator.errors.messages import json_problem
 from evaluator.language.scopes import TYPE_NAMES, describe, is_type_name, matches
 from evaluator.lazy_dataclass import dataclass
-from evaluator.output.fast_check import Verdict
+from evaluator.output.fast_check import Verdict, is_dict, is_list
 from evaluator.output.result import MESSAGES, NotChecked, OutputError, ParsedOutput, json_path
 
 if TYPE_CHECKING:
@@ -175,9 +175,9 @@ def compile_schema(declared: Any) -> Schema | None:
             f"the schema {name!r} is unknown: use one of {names}, T[], a .json file, JSON Schema "
             "or module:Model"
         )
-    if isinstance(declared, dict):
+    if is_dict(declared):
         try:
-            return _compile_document(cast("dict[str, Any]", declared))
+            return _compile_document(declared)
         except (TypeError, ValueError, RecursionError) as error:
             raise UnusableSchema(f"the schema is not JSON: {json_problem(error)}") from error
     try:
@@ -263,9 +263,9 @@ def _document_of(name: str) -> dict[str, Any]:
 
 
 def _explain_type(value: Any, name: str, path: list[str | int]) -> OutputError:
-    if isinstance(value, list) and name.endswith("[]") and name != "[]":
+    if is_list(value) and name.endswith("[]") and name != "[]":
         inner = name[:-2]
-        for index, item in enumerate(cast(list[Any], value)):
+        for index, item in enumerate(value):
             if not matches(item, inner):
                 return _explain_type(item, inner, path=[*path, index])
     shown = "array" if name == "[]" else name
@@ -322,11 +322,10 @@ def _from_text(text: str, label: str) -> Schema:
         document: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UnusableSchema(f"{label} is not JSON: {json_problem(error)}") from error
-    if not isinstance(document, dict):
+    if not is_dict(document):
         raise UnusableSchema(f"{label} must be a JSON object, not {describe(document)}")
-    known = cast(dict[str, Any], document)
-    guide = Guide(known)
-    validator = _validator_of(known, label)
+    guide = Guide(document)
+    validator = _validator_of(document, label)
     return Schema(label, guide, guide.top, fits=validator.verdict, explain=validator.explain)
 
 
@@ -335,10 +334,12 @@ def _validator_of(document: dict[str, Any], label: str) -> BoundedValidator:
 
     from evaluator.output.validator import BoundedValidator
 
-    if sum(1 for _ in _parts(document)) > MAX_PARTS:
+    parts = list(_parts(document))
+    if len(parts) > MAX_PARTS:
         raise UnusableSchema(f"{label} has more than {MAX_PARTS:,} parts; divide it, or check less")
-    for reference in _references(document):
-        if not reference.startswith("#"):
+    references = [part.get(key) for part in parts for key in ("$ref", "$dynamicRef")]
+    for reference in references:
+        if isinstance(reference, str) and not reference.startswith("#"):
             raise UnusableSchema(
                 f"{label} refers to {reference!r}: only references inside the schema (#/…) are "
                 "followed"
@@ -352,28 +353,20 @@ def _validator_of(document: dict[str, Any], label: str) -> BoundedValidator:
     return BoundedValidator(document, kind, label)
 
 
-def _references(document: Any) -> Iterator[str]:
-    for part in _parts(document):
-        for key in ("$ref", "$dynamicRef"):
-            if isinstance(reference := part.get(key), str):
-                yield reference
-
-
 def _parts(document: Any) -> Iterator[dict[str, Any]]:
     """The objects in a schema, without the values in it."""
     pending = [document]
     while pending:
         current = pending.pop()
-        if isinstance(current, dict):
-            part = cast(dict[str, Any], current)
-            yield part
+        if is_dict(current):
+            yield current
             pending += [
                 item
-                for key, item in part.items()
+                for key, item in current.items()
                 if key not in ("const", "enum", "default", "examples")
             ]
-        elif isinstance(current, list):
-            pending.extend(cast(list[Any], current))
+        elif is_list(current):
+            pending.extend(current)
 
 
 @lru_cache(maxsize=256)

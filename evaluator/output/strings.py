@@ -159,11 +159,8 @@ class Lookahead:
         at `at`.
         """
         before = self.text[max(begin, at - _NEAR_BRACKETS) : at].rstrip(" \t\r\n")
-        opened = before.endswith(("{", "["))
-        if opened:
+        if before.endswith(("{", "[")):
             before = before[:-1].rstrip()
-        else:
-            before = before
         if not before.endswith(",") or not before[:-1].rstrip().endswith(("}", "]")):
             return False
         self.spend(at, 4)
@@ -267,7 +264,10 @@ class ReadString:
             if self._quote != '"':
                 self.repairs.append("typographic" if self._quote in _TYPOGRAPHIC else "single")
             raw = self._undoubled(raw, is_key=is_key)
-        self.value = self._decode(raw)
+        if tokens.CONTROL.search(raw):
+            self.repairs.append("control")
+        self.value, repairs = decode(raw, self._quote if self._quote in "'`" else "")
+        self.repairs += [repair for repair in repairs if repair not in self.repairs]
 
     def _take(self, start: int, stop: int, end: int, *repairs: str) -> str:
         self.end = end
@@ -356,7 +356,9 @@ class ReadString:
         if (match := tokens.MIXED_KEY.match(text, begin)) is not None and tokens.CLOSED_LATER.match(
             text, match.end()
         ):
-            return self._take(begin, match.end(1), match.end(), *self._mixed(match[0][-1]))
+            is_mixed = match[0][-1] not in _family(self._quote)
+            repairs = ("mixed_quotes",) if is_mixed else ()
+            return self._take(begin, match.end(1), match.end(), *repairs)
         if (match := tokens.OPEN_KEY.match(text, begin)) is not None and tokens.CLOSED_LATER.match(
             text, match.end()
         ):
@@ -381,11 +383,6 @@ class ReadString:
             at = stop + 1
         self.stopped = True
         return self._take(begin, at, end=at)
-
-    def _mixed(self, closer: str) -> tuple[str, ...]:
-        if closer in _family(self._quote):
-            return ()
-        return ("mixed_quotes",)
 
     # Values
 
@@ -504,8 +501,6 @@ class ReadString:
                 return self._before_next(begin, stop), None
             if rejected is None:
                 rejected = stop
-            else:
-                rejected = rejected
             in_quotes ^= not tokens.APOSTROPHE.match(text, stop - 1)
             at = stop + 1
         return None, rejected
@@ -550,12 +545,3 @@ class ReadString:
         ends = '"' if is_plain else _family(self._quote)
         if any(quote in plain for quote in ends):
             self.repairs.append("inner_quotes")
-
-    # Escapes
-
-    def _decode(self, raw: str) -> str:
-        if tokens.CONTROL.search(raw):
-            self.repairs.append("control")
-        value, repairs = decode(raw, self._quote if self._quote in "'`" else "")
-        self.repairs += [repair for repair in repairs if repair not in self.repairs]
-        return value

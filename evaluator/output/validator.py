@@ -26,7 +26,7 @@ from evaluator import clock
 from evaluator.errors.messages import cut
 from evaluator.language.scopes import describe
 from evaluator.lazy_dataclass import dataclass
-from evaluator.output.fast_check import fast_check, identity_of, size_of
+from evaluator.output.fast_check import fast_check, identity_of, is_dict, is_list, size_of
 from evaluator.output.result import NotChecked, OutputError, json_path
 from evaluator.patterns import compile_as_re
 
@@ -69,7 +69,7 @@ class BoundedValidator:
         from jsonschema import Draft202012Validator
         from referencing import Registry
 
-        is_newest = kind is Draft202012Validator and isinstance(document, dict)
+        is_newest = kind is Draft202012Validator and is_dict(document)
         plain = undrafted(document)
         # An empty registry: a reference to a remote schema is an error, not a request.
         registry: Any = Registry()
@@ -211,13 +211,13 @@ def undrafted(node: Any) -> Any:
     """A schema without the `$schema` that names its draft, at any depth; values in it are
     unchanged.
     """
-    if isinstance(node, list):
-        return [undrafted(item) for item in cast("list[Any]", node)]
-    if not isinstance(node, dict):
+    if is_list(node):
+        return [undrafted(item) for item in node]
+    if not is_dict(node):
         return node
     return {
         key: item if key in ("const", "enum", "default", "examples") else undrafted(item)
-        for key, item in cast("dict[str, Any]", node).items()
+        for key, item in node.items()
         if key != "$schema" or not isinstance(item, str)
     }
 
@@ -352,33 +352,32 @@ def _evaluated(validator: Any, instance: dict[str, Any], schema: Any) -> set[str
     Source: JSON Schema 2020-12 Core, 11.3 ("unevaluatedProperties"); the version in `jsonschema` is
     private.
     """
-    if not isinstance(schema, dict):
+    if not is_dict(schema):
         return set()
-    known = cast("dict[str, Any]", schema)
-    keys = {key for key in instance if key in known.get("properties", ()) or _matched(known, key)}
+    keys = {key for key in instance if key in schema.get("properties", ()) or _matched(schema, key)}
     for keyword in ("additionalProperties", "unevaluatedProperties"):
-        if keyword in known:
-            more = known[keyword]
+        if keyword in schema:
+            more = schema[keyword]
             keys |= {
                 key
                 for key in instance
                 if next(validator.descend(instance[key], more), None) is None
             }
-    for target, resolver in _references(validator, known):
+    for target, resolver in _references(validator, schema):
         keys |= _evaluated(
             validator.evolve(schema=target, _resolver=resolver), instance, schema=target
         )
-    inner = [part for key, part in known.get("dependentSchemas", {}).items() if key in instance]
+    inner = [part for key, part in schema.get("dependentSchemas", {}).items() if key in instance]
     for keyword in ("allOf", "oneOf", "anyOf"):
         inner += [
             part
-            for part in known.get(keyword, ())
+            for part in schema.get(keyword, ())
             if next(validator.descend(instance, part), None) is None
         ]
-    if "if" in known:
-        holds = next(validator.descend(instance, known["if"]), None) is None
-        inner += [known["if"]] if holds else []
-        inner += [known[branch] for branch in ("then" if holds else "else",) if branch in known]
+    if "if" in schema:
+        holds = next(validator.descend(instance, schema["if"]), None) is None
+        inner += [schema["if"]] if holds else []
+        inner += [schema[branch] for branch in ("then" if holds else "else",) if branch in schema]
     for part in inner:
         keys |= _evaluated(validator, instance, schema=part)
     return keys
@@ -420,8 +419,8 @@ def _explain(error: Any) -> OutputError:
     rule = error.validator
     wanted = error.validator_value
     if rule == "type":
-        if isinstance(wanted, list):
-            expected = " or ".join(cast(list[str], wanted))
+        if is_list(wanted):
+            expected = " or ".join(wanted)
         else:
             expected = str(wanted)
         return OutputError(
@@ -438,7 +437,7 @@ def _explain(error: Any) -> OutputError:
             and None not in kinds
             and all(part.instance is error.instance for part in error.context)
         ):
-            expected = " or ".join(cast(list[str], kinds))
+            expected = " or ".join(cast("list[str]", kinds))
             return OutputError(
                 "type_mismatch",
                 f"expected {expected}, got {actual}",

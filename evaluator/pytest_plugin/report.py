@@ -39,14 +39,9 @@ def failure_report(result: BatchResult, command: str) -> str:
     lines += [
         f"threshold {_cut(str(threshold))}" for threshold in result.thresholds if not threshold.met
     ]
-    for verdict in (Verdict.FAILED, Verdict.ERROR):
-        if verdict is Verdict.FAILED:
-            number = counts.failed
-        else:
-            number = counts.error
-        lines += _listed(
-            verdict, number, results=(each for each in result.results() if each.verdict is verdict)
-        )
+    for verdict, number in ((Verdict.FAILED, counts.failed), (Verdict.ERROR, counts.error)):
+        chosen = (each for each in result.results() if each.verdict is verdict)
+        lines += _listed(verdict, number, results=chosen)
     lines += [f"results: {result.folder}", f"resume with: {command}"]
     return "\n".join(lines)
 
@@ -125,9 +120,7 @@ def summary_line(used: Mapping[str, Sequence[Any]]) -> str:
 
 def _sum(values: Sequence[Any]) -> Any:
     """None if one is unknown."""
-    if UNKNOWN in values:
-        return None
-    return sum(values)
+    return None if UNKNOWN in values else sum(values)
 
 
 def _cut(text: str) -> str:

@@ -253,10 +253,8 @@ class Runs:
     ) -> tuple[BatchResult, dict[str, Any]]:
         """Runs a batch in a separate folder. Returns: its result and its usage."""
         __tracebackhide__ = True
-        if self._config.getoption("evaluator_output"):
-            root = self._root(base)
-        else:
-            root = base / "evaluator"
+        has_output = self._config.getoption("evaluator_output")
+        root = self._root(base) if has_output else base / "evaluator"
         first = folder = root / _slug(item.nodeid)
         number = 1
         while folder in self._folders:

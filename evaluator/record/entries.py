@@ -7,8 +7,9 @@ is made when somebody reads the task: a batch writes many tasks and reads few.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, cast
 
@@ -58,7 +59,7 @@ _VALUES = cast(
 
 class FixedValue:
     """A JSON value that many records have, which is encoded once. `fields` has its Markdown by the
-    label of the field.
+    label of the field, `json` an `orjson.Fragment`.
     """
 
     __slots__ = ("fields", "json", "value")
@@ -69,22 +70,30 @@ class FixedValue:
         self.json: object = None
 
 
+@lru_cache(maxsize=1)
+def _dumps() -> Callable[[Any], bytes]:
+    # Only segments need orjson.
+    from orjson import OPT_PASSTHROUGH_DATACLASS, OPT_PASSTHROUGH_DATETIME, dumps
+
+    options = OPT_PASSTHROUGH_DATACLASS | OPT_PASSTHROUGH_DATETIME
+    return partial(dumps, default=_to_fragment, option=options)
+
+
 def to_json(entry: Entry) -> bytes:
     """An entry of a segment, which `read_entry` reads.
 
     Raises: UsageError, if a value in it is not JSON.
     """
-    import orjson
-
-    options = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
     values = [_VALUES[type(part)](part) for part in entry.parts]
     row = (entry.kind, entry.number, entry.name, *values)
     try:
-        data = orjson.dumps(row, _to_fragment, options)
+        data = _dumps()(row)
     except TypeError:
         data = b""
     # orjson writes NaN as null, and refuses integers past 64 bits and lone surrogates.
-    if data and data.count(b"null") == _count_none(row):
+    nulls = data.count(b"null")
+    is_exact = nulls == sum([value.count(None) for value in values], entry.name is None)
+    if data and (is_exact or nulls == _count_none(row)):
         return data
     try:
         return json.dumps(row, default=_to_plain, separators=(",", ":")).encode()
@@ -92,27 +101,27 @@ def to_json(entry: Entry) -> bytes:
         raise UsageError(f"a record of a step is not a JSON value: {error}") from error
 
 
-def _count_none(values: Collection[Any]) -> int:
+def _count_none(values: Any) -> int:
     """How often None is in values of JSON. A mapping that is not a dict counts for nothing."""
     count = 0
     for value in values:
         if value is None:
             count += 1
         elif type(value) is dict:
-            count += _count_none(cast("dict[Any, Any]", value).values())
+            count += _count_none(value.values())  # pyright: ignore[reportUnknownArgumentType]
         elif type(value) is list or type(value) is tuple:
-            count += _count_none(cast("Collection[Any]", value))
+            count += _count_none(value)
     return count
 
 
 def _to_fragment(value: object) -> object:
-    if type(value) is FixedValue:
-        if value.json is None:
-            import orjson
+    if type(value) is not FixedValue:
+        return _to_plain(value)
+    if value.json is None:
+        from orjson import Fragment
 
-            value.json = orjson.Fragment(json.dumps(value.value))
-        return value.json
-    return _to_plain(value)
+        value.json = Fragment(json.dumps(value.value))
+    return value.json
 
 
 def _to_plain(value: object) -> object:

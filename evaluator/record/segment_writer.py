@@ -291,7 +291,7 @@ class SegmentJournal(Journal):
 
     def _add(self, entry: Entry) -> None:
         for part in entry.parts:
-            if type(part) is StepEnd or type(part) is Summary:
+            if (type(part) is StepEnd or type(part) is Summary) and not 0 <= part.duration_s < 1e9:
                 milliseconds(part.duration_s)
         self._packed.append((entry, to_json(entry)))
 

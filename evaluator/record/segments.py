@@ -27,7 +27,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast, get_args
@@ -405,8 +405,9 @@ class Segments:
         return highest
 
 
-def task_file(index: SegmentIndex, task: PackedTask) -> bytes:
-    """The task file of a packed task, signed as far as the frames are.
+def task_file(index: SegmentIndex, task: PackedTask, *, steps: bool = True) -> bytes:
+    """The task file of a packed task, signed as far as the frames are. Without `steps` it may lack
+    signatures, steps and result.
 
     Raises: RecordError, if the segment cannot be read; CorruptRecord, if its records cannot.
     """
@@ -416,7 +417,7 @@ def task_file(index: SegmentIndex, task: PackedTask) -> bytes:
         frames = [os.pread(fd, length, offset) for offset, length in places]
     if frames and _RECORDS.fullmatch(frames[0]) is not None:
         try:
-            data = _as_markdown(frames)
+            data = _as_markdown(frames, steps)
         except _UNREADABLE as error:
             message = f"the records of TASK-{task.id} cannot be read: {error}"
             raise CorruptRecord(str(index.path), 1, offset=places[0][0], message=message) from error
@@ -430,11 +431,13 @@ def task_file(index: SegmentIndex, task: PackedTask) -> bytes:
     return data
 
 
-def _as_markdown(frames: list[bytes]) -> bytes:
+def _as_markdown(frames: list[bytes], steps: bool) -> bytes:
     """The records of a task as a task file has them. The first frame that this user did not sign
     ends the signed records.
     """
-    chain = Chain(key=signing_key(create=False))
+    chain = Chain()
+    if steps:
+        chain = Chain(key=signing_key(create=False))
     previous = b""
     pieces: list[bytes] = []
     for frame in frames:
@@ -447,8 +450,13 @@ def _as_markdown(frames: list[bytes]) -> bytes:
         ):
             chain = chain._replace(key=None)
         previous = signature
-        for row in json.loads(b"[%b]" % body):
-            record = encode(read_entry(row), chain)
+        for entry in map(read_entry, json.loads(b"[%b]" % body)):
+            if not steps:
+                if entry.kind not in ("header", "summary"):
+                    continue
+                if entry.kind == "summary":
+                    entry = entry._replace(parts=(replace(entry.parts[0], result=None),))
+            record = encode(entry, chain)
             pieces.append(record.data)
             chain = record.chain
     return b"".join(pieces)

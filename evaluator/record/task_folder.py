@@ -370,7 +370,7 @@ def packed_status(index: SegmentIndex, task: PackedTask) -> RunStatus:
 def _read_packed(
     index: SegmentIndex, task: PackedTask, *, repair: bool = False, steps: bool = True
 ) -> Recording:
-    data = packed_file(index, task)
+    data = packed_file(index, task, steps=steps)
     path = f"{index.path} (TASK-{task.id})"
     recording = grammar.decode(data, path, steps=steps, repair=repair)
     if recording.header is None or recording.header.task_id != task.id:

@@ -21,7 +21,7 @@ from evaluator.processes.shell import Ending, Shell, ShellResult
 from evaluator.tools import file_access, writing
 from evaluator.tools.file_access import FileAccess
 from evaluator.tools.policy import PolicyRule
-from evaluator.tools.tool import Tool, ToolContext
+from evaluator.tools.tool import Tool, ToolContext, object_schema, text_schema
 
 BASH = "bash"
 TEXT_EDITOR = "str_replace_based_edit_tool"
@@ -56,14 +56,10 @@ _DESCRIPTION = (
     "insert puts lines after "
     "a line."
 )
-_PARAMETERS: dict[str, Any] = {
-    "type": "object",
-    "properties": {
+_PARAMETERS = object_schema(
+    {
         "command": {"type": "string", "enum": ["view", "create", "str_replace", "insert"]},
-        "path": {
-            "type": "string",
-            "description": "the file, or for view a folder, relative to the task's folder",
-        },
+        "path": text_schema("the file, or for view a folder, relative to the task's folder"),
         "view_range": {
             "type": "array",
             "items": {"type": "integer"},
@@ -72,25 +68,18 @@ _PARAMETERS: dict[str, Any] = {
             "description": "for view: the first and the last line, counted from 1; -1 for the end "
             "of the file",
         },
-        "file_text": {"type": "string", "description": "for create: the content of the file"},
-        "old_str": {
-            "type": "string",
-            "description": "for str_replace: the exact text, which occurs only there",
-        },
-        "new_str": {
-            "type": "string",
-            "description": "for str_replace: the text to put there; without it, none",
-        },
+        "file_text": text_schema("for create: the content of the file"),
+        "old_str": text_schema("for str_replace: the exact text, which occurs only there"),
+        "new_str": text_schema("for str_replace: the text to put there; without it, none"),
         "insert_line": {
             "type": "integer",
             "minimum": 0,
             "description": "for insert: the line to insert after; 0: top",
         },
-        "insert_text": {"type": "string", "description": "for insert: the lines to put there"},
+        "insert_text": text_schema("for insert: the lines to put there"),
     },
-    "required": ["command", "path"],
-    "additionalProperties": False,
-}
+    ["command", "path"],
+)
 
 
 async def _run(arguments: dict[str, Any], context: ToolContext) -> str:
@@ -127,10 +116,7 @@ def _change(
     else:
         line = _needed(arguments, "insert_line")
         # Models that know an older description of this tool call the text `new_str`.
-        if "insert_text" in arguments:
-            added = arguments["insert_text"]
-        else:
-            added = arguments.get("new_str")
+        added = arguments.get("insert_text", arguments.get("new_str"))
         if not added:
             raise ToolError("insert needs insert_text: the lines to put there")
         text = access.read_text(path).text
@@ -280,18 +266,16 @@ _BASH_DESCRIPTION = (
     "kept for the next "
     "command. A command has an empty standard input and no terminal."
 )
-_BASH_PARAMETERS = {
-    "type": "object",
-    "properties": {
-        "command": {"type": "string", "description": "what the shell runs, one line or several"},
+_BASH_PARAMETERS = object_schema(
+    {
+        "command": text_schema("what the shell runs, one line or several"),
         "restart": {
             "type": "boolean",
             "default": False,
             "description": "end the shell; give no command with it",
         },
-    },
-    "additionalProperties": False,
-}
+    }
+)
 _ENDINGS: dict[Ending, str] = {
     "exit": "the shell has ended",
     "timeout": "the command was stopped at its time limit",
@@ -313,10 +297,9 @@ def _shown_result(result: ShellResult, timeout_s: float) -> dict[str, Any]:
             "a new shell, in the initial folder and without the variables of an earlier one"
         )
     if result.ended is not None:
+        limit = ""
         if result.ended == "timeout":
             limit = f" (a command has {timeout_s:g} s)"
-        else:
-            limit = ""
         notes.append(f"{_ENDINGS[result.ended]}{limit}; the next command starts a new shell")
     if result.signal is not None:
         shown["signal"] = result.signal

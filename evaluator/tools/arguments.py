@@ -47,10 +47,9 @@ def parse_arguments(text: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         found = text[error.pos : error.pos + 20]
         where = f"at line {error.lineno}, column {error.colno}"
+        what = "the text ends there"
         if found:
             what = f"found {found!r}"
-        else:
-            what = "the text ends there"
         raise ToolError(
             f"not valid JSON: {error.msg} {where} ({what}); send one JSON object"
         ) from error

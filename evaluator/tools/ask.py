@@ -58,10 +58,10 @@ class CallbackAsker:
         self._answer = answer
 
     async def ask(self, question: str) -> str:
-        given = await in_thread(lambda: self._answer(question))
-        if isinstance(given, str):
-            return given
-        return await given
+        answer = await in_thread(lambda: self._answer(question))
+        if isinstance(answer, str):
+            return answer
+        return await answer
 
 
 class FileAsker:
@@ -105,18 +105,13 @@ class FileAsker:
             text = question
         else:
             text = f"{question}\n"
+        data = text.encode("utf-8", "backslashreplace")
         number = 1
         while True:
             path = self._folder / f"question-{number}.txt"
             if not path.with_name(f"answer-{number}.txt").exists():
                 with contextlib.suppress(FileExistsError):
-                    write_atomic(
-                        path,
-                        text.encode("utf-8", "backslashreplace"),
-                        sync=False,
-                        replace=False,
-                        error=None,
-                    )
+                    write_atomic(path, data, sync=False, replace=False, error=None)
                     return path
             number += 1
 

@@ -19,7 +19,7 @@ from evaluator.models.backend import ToolSpec
 from evaluator.patterns import Pattern
 from evaluator.tools.arguments import check_action
 from evaluator.tools.policy import PolicyRule
-from evaluator.tools.tool import Tool, ToolAnswer, ToolContext
+from evaluator.tools.tool import Tool, ToolAnswer, ToolContext, object_schema, text_schema
 from evaluator.tools.x_display import PROGRAM_S, XDisplay, chords
 
 COMPUTER = "computer"
@@ -59,8 +59,25 @@ def computer_tool(display: XDisplay) -> Tool:
     released.
     """
     computer = _Computer(display)
+    description = (
+        f"Look at a screen of {display.width}x{display.height} pixels and use its mouse and "
+        "keyboard. Take a screenshot to see the screen and the effect of an action; positions are "
+        "[x, y] in pixels from the top left."
+    )
+    size = {
+        "display_width_px": display.width,
+        "display_height_px": display.height,
+        "display_number": display.number,
+    }
+    # In the form that LiteLLM expects. Source: the reference of Anthropic's computer use tool;
+    # LiteLLM, `llms/anthropic/chat/transformation.py`.
+    native = {
+        "type": "computer_20250124",
+        "name": COMPUTER,
+        "function": {"name": COMPUTER, "parameters": size},
+    }
     return Tool(
-        ToolSpec(COMPUTER, _description(display), parameters=_PARAMETERS, native=_native(display)),
+        ToolSpec(COMPUTER, description, parameters=_PARAMETERS, native=native),
         computer.run,
         policy="ask",
         rules=tuple(
@@ -71,49 +88,19 @@ def computer_tool(display: XDisplay) -> Tool:
     )
 
 
-def _native(display: XDisplay) -> dict[str, Any]:
-    """The native description for an Anthropic model, in the form that LiteLLM expects.
-
-    Source: the reference of Anthropic's computer use tool; LiteLLM,
-    `llms/anthropic/chat/transformation.py`.
-    """
-    size = {
-        "display_width_px": display.width,
-        "display_height_px": display.height,
-        "display_number": display.number,
-    }
-    return {
-        "type": "computer_20250124",
-        "name": COMPUTER,
-        "function": {"name": COMPUTER, "parameters": size},
-    }
-
-
-def _description(display: XDisplay) -> str:
-    return (
-        f"Look at a screen of {display.width}x{display.height} pixels and use its mouse and "
-        "keyboard. Take a "
-        "screenshot to see the screen and the effect of an action; positions are [x, y] in pixels "
-        "from the top left."
-    )
-
-
 _PLACE = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2}
-_PARAMETERS: dict[str, Any] = {
-    "type": "object",
-    "properties": {
+_PARAMETERS = object_schema(
+    {
         "action": {"type": "string", "enum": list(_ACTIONS)},
         "coordinate": {**_PLACE, "description": "[x, y]: where to move, click, scroll, or drag to"},
         "start_coordinate": {
             **_PLACE,
             "description": "[x, y], for left_click_drag: where to begin",
         },
-        "text": {
-            "type": "string",
-            "description": "for type: the text; for key and hold_key: keys such as Return or "
-            "ctrl+s; for clicks, "
-            "drag and scroll: keys to hold meanwhile, such as shift",
-        },
+        "text": text_schema(
+            "for type: the text; for key and hold_key: keys such as Return or ctrl+s; for clicks, "
+            "drag and scroll: keys to hold meanwhile, such as shift"
+        ),
         "duration": {
             "type": "number",
             "minimum": 0,
@@ -128,9 +115,8 @@ _PARAMETERS: dict[str, Any] = {
             "description": "for scroll: clicks of the wheel",
         },
     },
-    "required": ["action"],
-    "additionalProperties": False,
-}
+    ["action"],
+)
 
 
 class _Computer:
@@ -146,12 +132,11 @@ class _Computer:
         if action == "wait":
             await clock.sleep(arguments["duration"])
             return f"waited {arguments['duration']:g} s"
-        if "text" in arguments and action != "type":
-            keys = chords(arguments["text"])
-        else:
-            keys = []
+        keys: list[str] = []
         if action == "type":
             _check_text(arguments["text"])
+        elif "text" in arguments:
+            keys = chords(arguments["text"])
         if len(keys) > 1 and action != "key":
             raise ToolError(f"{action} takes one combination of keys, such as ctrl+shift")
         if not self.checked:
@@ -255,21 +240,12 @@ def _mouse(arguments: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
         words = [*to, "click", "--repeat", amount, "--delay", "10", button]
     elif action == "left_click_drag":
         # Short pauses, because toolkits ignore a drag that ends immediately.
-        words = [
-            *_move(arguments.get("start_coordinate")),
-            "mousedown",
-            "1",
-            "sleep",
-            "0.05",
-            *to,
-            "sleep",
-            "0.05",
-        ]
-        words += ["mouseup", "1"]
+        start = _move(arguments.get("start_coordinate"))
+        pause = ["sleep", "0.05"]
+        words = [*start, "mousedown", "1", *pause, *to, *pause, "mouseup", "1"]
     else:
-        words = {"left_mouse_down": ["mousedown", "1"], "left_mouse_up": ["mouseup", "1"]}.get(
-            action, to
-        )
+        buttons = {"left_mouse_down": ["mousedown", "1"], "left_mouse_up": ["mouseup", "1"]}
+        words = buttons.get(action, to)
     if keys:
         return ["keydown", keys[0], *words, "keyup", keys[0]]
     return words
@@ -278,7 +254,7 @@ def _mouse(arguments: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
 def _move(place: Sequence[int] | None) -> list[str]:
     if place is None:
         return []
-    return ["mousemove", str(place[0]), str(place[1])]
+    return ["mousemove", *map(str, place)]
 
 
 def _position(output: str) -> str:

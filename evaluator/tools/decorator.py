@@ -29,7 +29,7 @@ from evaluator.models.backend import ToolSpec
 from evaluator.patterns import Pattern
 from evaluator.processes.concurrency import in_thread
 from evaluator.tools.policy import Policy
-from evaluator.tools.tool import Control, Tool, ToolContext
+from evaluator.tools.tool import Control, Tool, ToolContext, object_schema
 
 _SECTION = Pattern(r"(?:Args|Arguments|Parameters|Params)\s*:\s*$")
 _OTHER_SECTION = Pattern(r"(?:Returns?|Raises|Yields?|Examples?|Notes?|Warnings?|See Also)\s*:")
@@ -213,13 +213,7 @@ def _read_annotations(
         return _read_with_pydantic(annotations, required, where=where)
     # JSON has one kind of number: 3.0 is a valid integer, and 3 a valid number.
     numbers = {name: kind for name, kind in annotations.items() if kind in (int, float)}
-    schema = {
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "additionalProperties": False,
-    }
-    return schema, lambda given: {
+    return object_schema(properties, required), lambda given: {
         key: numbers[key](value) if key in numbers else value for key, value in given.items()
     }
 
@@ -245,10 +239,9 @@ def _simple_schema(annotation: Any) -> dict[str, Any] | None:
         arg in _SCALARS for arg in get_args(annotation)
     ):
         return {"type": [_SCALARS[arg] for arg in get_args(annotation)]}
+    kind = None
     if isinstance(annotation, type):
         kind = _SCALARS.get(annotation)
-    else:
-        kind = None
     if kind is None:
         return None
     return {"type": kind}
@@ -277,10 +270,7 @@ def _read_with_pydantic(
             raise UsageError(
                 f"{where}, parameter {name!r}: {annotation} cannot be described to a model: {error}"
             ) from error
-        if name in required:
-            fields[name] = described
-        else:
-            fields[name] = typing.NotRequired[described]
+        fields[name] = described if name in required else typing.NotRequired[described]
     arguments: Any = vars(typing_extensions)["TypedDict"]("arguments", fields)
     arguments.__pydantic_config__ = ConfigDict(extra="forbid")
     adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(arguments)
@@ -327,9 +317,7 @@ def _read_docstring(text: str, names: frozenset[str], where: str) -> tuple[str, 
         indent = len(line) - len(line.lstrip())
         entry = _ENTRY.match(stripped)
         if section is not None and stripped:
-            if indent > section:
-                section = section
-            else:
+            if indent <= section:
                 section = None
             if first is None:
                 first = indent

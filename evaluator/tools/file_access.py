@@ -29,7 +29,7 @@ from evaluator.files.roots import (
     refuse_unless_plain,
     tool_error,
 )
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.patterns import Pattern
 from evaluator.processes.concurrency import in_thread
 
@@ -143,7 +143,7 @@ _LARGE_FILE_BYTES = 256_000
 EntryKind = Literal["file", "folder", "link", "other"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FileText:
     """A text file or a range of its lines.
 
@@ -157,7 +157,7 @@ class FileText:
     total_lines: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FolderEntry:
     """A name in a folder. `size_bytes` is None for everything except a regular file."""
 
@@ -317,12 +317,12 @@ class FileAccess:
             finally:
                 os.close(descriptor)
 
-    async def aread_bytes(self, path: str | Path, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+    async def aread_bytes(self, path: str | Path) -> bytes:
         """`read_bytes` without blocking the event loop: in a thread if the file is large."""
         with self._opened(str(path)) as (_, descriptor):
             if os.fstat(descriptor).st_size <= _LARGE_FILE_BYTES:
-                return read_all(descriptor, str(path), max_bytes=max_bytes)
-        return await in_thread(lambda: self.read_bytes(path, max_bytes=max_bytes))
+                return read_all(descriptor, str(path), max_bytes=MAX_FILE_BYTES)
+        return await in_thread(lambda: self.read_bytes(path))
 
     async def aglob(self, pattern: str) -> tuple[str, ...]:
         """`glob` in a thread."""
@@ -368,8 +368,5 @@ def _entry(item: os.DirEntry[str]) -> FolderEntry:
         return FolderEntry(item.name, "other", size_bytes=None)
     if stat.S_ISREG(status.st_mode):
         return FolderEntry(item.name, "file", size_bytes=status.st_size)
-    if stat.S_ISDIR(status.st_mode):
-        return FolderEntry(item.name, "folder", size_bytes=None)
-    return FolderEntry(
-        item.name, "link" if stat.S_ISLNK(status.st_mode) else "other", size_bytes=None
-    )
+    kinds: dict[int, EntryKind] = {stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
+    return FolderEntry(item.name, kinds.get(stat.S_IFMT(status.st_mode), "other"), size_bytes=None)

@@ -14,20 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.errors import RecordError, ToolError, UsageError
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.models.backend import ToolSpec
 from evaluator.processes.concurrency import in_thread
 from evaluator.record.task_list_outline import fill_template, read_template, template_names
 from evaluator.record.task_lists import TaskList, TaskLists
 from evaluator.tools.arguments import check_action
-from evaluator.tools.tool import MANAGE_TASK, Tool, ToolContext
+from evaluator.tools.tool import MANAGE_TASK, Tool, ToolContext, object_schema, text_schema
 
 _MAX_LISTED = 100
 _MAX_RUNS = 20
 _MAX_STEP_CHARS = 500
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunAccess:
     """What the tool offers of runs. None of a function: the grant does not allow its action.
 
@@ -66,26 +66,16 @@ _ACTIONS = (
     "whole text; close: put a task whose steps are all done among the finished ones"
 )
 _PROPERTIES: dict[str, Any] = {
-    "name": {
-        "type": "string",
-        "description": "all but list_active: YYYY-MM-DD-name, or the name alone (lowercase "
-        "letters, digits, "
-        "hyphens); a new task without a date gets today's",
-    },
-    "content": {
-        "type": "string",
-        "description": "create, update: the whole text of the task, in Markdown",
-    },
-    "template": {
-        "type": "string",
-        "description": "create, in place of content: the name of a template that list_active "
-        "names; the answer has "
-        "the text to fill in",
-    },
-    "version": {
-        "type": "string",
-        "description": "update: the version to replace; by default the one you saw last",
-    },
+    "name": text_schema(
+        "all but list_active: YYYY-MM-DD-name, or the name alone (lowercase letters, digits, "
+        "hyphens); a new task without a date gets today's"
+    ),
+    "content": text_schema("create, update: the whole text of the task, in Markdown"),
+    "template": text_schema(
+        "create, in place of content: the name of a template that list_active names; the answer "
+        "has the text to fill in"
+    ),
+    "version": text_schema("update: the version to replace; by default the one you saw last"),
     "force": {
         "type": "boolean",
         "description": "close: although steps are open; only if the user says so",
@@ -198,7 +188,11 @@ def manage_task_tool(
         about += "; resume_run: continue an interrupted run where it stopped, and return its result"
 
     async def run(arguments: dict[str, Any], context: ToolContext) -> Any:
-        given = _checked(arguments)
+        # Models send "" for an argument that they leave out.
+        given = {
+            name: value for name, value in arguments.items() if value != "" and value is not False
+        }
+        check_action(given, *_ARGUMENTS[given["action"]])
         try:
             if given["action"] == "read_run" and runs is not None and runs.read is not None:
                 return await runs.read(given["id"])
@@ -218,26 +212,12 @@ def manage_task_tool(
             "minimum": 1,
             "description": "read_run, resume_run: the id of the run",
         }
-    schema = {
-        "type": "object",
-        "properties": properties,
-        "required": ["action"],
-        "additionalProperties": False,
-    }
     if role is None:
         described = _DESCRIPTION
     else:
         described = f"{_DESCRIPTION} You are {role}."
-    return Tool(ToolSpec(MANAGE_TASK, described, parameters=schema), run)
-
-
-def _checked(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of the action without empty ones: models send "" for an argument that they
-    leave out.
-    """
-    given = {key: value for key, value in arguments.items() if value != "" and value is not False}
-    check_action(given, *_ARGUMENTS[given["action"]])
-    return given
+    spec = ToolSpec(MANAGE_TASK, described, parameters=object_schema(properties, ["action"]))
+    return Tool(spec, run)
 
 
 def _shorten(shown: dict[str, Any]) -> dict[str, Any]:

@@ -19,13 +19,13 @@ from typing import Any, Literal, cast
 from evaluator.errors import ConfigurationError
 from evaluator.fields import Checked
 from evaluator.files.roots import Roots
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 Policy = Literal["allow", "ask", "deny"]
 POLICIES: tuple[Policy, ...] = ("allow", "ask", "deny")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PolicyRule(Checked, error=ConfigurationError):
     """Sets `policy` for the calls whose argument `argument` matches the shell pattern `matches` as
     a whole.
@@ -125,10 +125,8 @@ def _spellings(path: str, roots: Roots) -> list[set[str]]:
 
 
 def _normal(path: str) -> str:
-    normal = os.path.normpath(path)
-    if normal.startswith("//"):  # normpath keeps two leading slashes, which mean one
-        return normal[1:]
-    return normal
+    # normpath keeps two leading slashes, which mean one.
+    return re.sub(r"\A//", "/", os.path.normpath(path))
 
 
 def _folded(text: str) -> str:

@@ -86,11 +86,6 @@ class ToolRegistry:
         """The descriptions of the tools for a model."""
         return tuple(tool.spec for tool in self)
 
-    def _unknown(self, name: str) -> str:
-        hint = did_you_mean(name[:100], self._tools, otherwise="")
-        known = ", ".join(self._tools) or "none"
-        return f"there is no tool named {name[:100]!r}{hint and f'; {hint}'} (tools: {known})"
-
     async def call(
         self,
         name: str,
@@ -115,7 +110,10 @@ class ToolRegistry:
                 f"the block is not a call: {why_unreadable(arguments_json)}; {CALL_FORM}",
             )
         if tool is None:
-            return failure("unknown_tool", self._unknown(name))
+            hint = did_you_mean(name[:100], self._tools, otherwise="")
+            known = ", ".join(self._tools) or "none"
+            message = f"there is no tool named {name[:100]!r}{hint and f'; {hint}'}"
+            return failure("unknown_tool", f"{message} (tools: {known})")
         try:
             arguments = parse_arguments(arguments_json)
             validate_arguments(tool, arguments)
@@ -126,10 +124,7 @@ class ToolRegistry:
         timer = asyncio.timeout(None if isinf(context.remaining_s) else context.remaining_s)
         try:
             async with timer:
-                if is_retry:
-                    consent = False
-                else:
-                    consent = await ask_consent(tool, arguments, context=context)
+                consent = not is_retry and await ask_consent(tool, arguments, context=context)
                 if isinstance(consent, ToolOutcome):
                     return consent
                 value = await tool.run(arguments, replace(context, has_consent=consent))
@@ -186,10 +181,10 @@ async def ask_consent(
     if policy == "allow":
         return False
     if policy == "deny":
-        if tool.rules or any(rules for rules, _ in tool.bounds):
+        has_rules = tool.rules or any(rules for rules, _ in tool.bounds)
+        these = ""
+        if has_rules:
             these = " with these arguments"
-        else:
-            these = ""
         return failure("denied", f"{tool.name} is not allowed here{these} (policy deny)")
     if context.asker is None:
         return failure(

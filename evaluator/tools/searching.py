@@ -19,7 +19,7 @@ from evaluator import clock
 from evaluator.errors import ToolError
 from evaluator.errors.messages import visible
 from evaluator.files.open_below import decode
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.patterns import BadPattern, compile_as_re
 from evaluator.processes.concurrency import in_thread
 from evaluator.tools.file_access import FileAccess
@@ -29,7 +29,7 @@ MAX_MATCHES = 2_000
 _LINE_CHARS = 300
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FileMatch:
     """A line that matches. `line` counts from 1; `text` is at most about 300 characters around the
     match.
@@ -67,10 +67,9 @@ class SearchResult:
             counts += [f"{_files(self.refused)} skipped that may not be read"]
         notes = [", ".join(counts)]
         if self.full:
+            found = f"{len(self.matches)} matches"
             if len(self.matches) == 1:
                 found = "1 match"
-            else:
-                found = f"{len(self.matches)} matches"
             notes.append(f"stopped at {found}; there may be more, narrow the search")
         if self.stopped_in is not None:
             notes.append(

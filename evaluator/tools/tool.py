@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass, replace
 from enum import Enum
 from pathlib import PurePath
@@ -13,7 +13,7 @@ from typing import Any, Literal, cast, get_args
 
 from evaluator.errors import ConfigurationError, ToolError, UsageError
 from evaluator.errors.messages import type_of
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.models.attachments import MAX_BYTES_TOGETHER, Attachment, media_type_of, size_problem
 from evaluator.models.backend import ToolSpec
 from evaluator.processes.sandboxes import MEMORY_BYTES, NO_SANDBOX, Sandbox
@@ -30,6 +30,21 @@ def as_text(value: Any) -> str:
     if isinstance(value, str) and not isinstance(value, Enum):
         return value
     return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain)
+
+
+def object_schema(
+    properties: Mapping[str, Any], required: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """The JSON Schema of an object with these properties and no others."""
+    schema: dict[str, Any] = {"type": "object", "properties": properties}
+    if required is not None:
+        schema["required"] = required
+    return schema | {"additionalProperties": False}
+
+
+def text_schema(description: str) -> dict[str, Any]:
+    """The JSON Schema of a string."""
+    return {"type": "string", "description": description}
 
 
 def checked_images(images: Iterable[Attachment]) -> tuple[Attachment, ...]:
@@ -88,7 +103,7 @@ _MAX_ERROR_CHARS = 2_000
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolContext:
     """The resources of a call: the task's files, the asker, its step in the record, the remaining
     time, the memory that a script may use, and its sandbox. `has_consent`: a person was asked about
@@ -172,7 +187,7 @@ class Tool:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolAnswer:
     """The result of a tool that returns images: text or a JSON value, and the images."""
 
@@ -180,7 +195,7 @@ class ToolAnswer:
     images: tuple[Attachment, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolOutcome:
     """The outcome of a call. `content` is the text for the model, also of a failure; `error` is
     None if `ok`.
@@ -213,26 +228,27 @@ def check_tool(tool: Tool) -> None:
         raise ConfigurationError(
             f"{tool.name!r} is not a tool name: use 1 to 64 letters, digits, '_' and '-'"
         )
-    if tool.spec.parameters.get("type") != "object":
-        raise ConfigurationError(
-            f"tool {tool.name!r}: its parameters must be a JSON Schema of type object"
-        )
+    problem = _problem(tool)
+    if problem is not None:
+        raise ConfigurationError(f"tool {tool.name!r}: {problem}")
+
+
+def _problem(tool: Tool) -> str | None:
+    parameters = tool.spec.parameters
+    if parameters.get("type") != "object":
+        return "its parameters must be a JSON Schema of type object"
     if tool.policy not in POLICIES:
-        raise ConfigurationError(
-            f"tool {tool.name!r}: policy {tool.policy!r} is not allow, ask or deny"
-        )
+        return f"policy {tool.policy!r} is not allow, ask or deny"
     if tool.controls not in (None, *get_args(Control)):
-        raise ConfigurationError(
-            f"tool {tool.name!r}: controls is {tool.controls!r}, expected 'programs', 'screen' or "
-            "'network'"
-        )
+        return f"controls is {tool.controls!r}, expected 'programs', 'screen' or 'network'"
     known = declared_arguments(tool)
     for rule in tool.rules:
-        if rule.argument not in known and tool.spec.parameters.get("additionalProperties") is False:
-            raise ConfigurationError(
-                f"tool {tool.name!r}: a rule names the argument {rule.argument!r}; "
+        if rule.argument not in known and parameters.get("additionalProperties") is False:
+            return (
+                f"a rule names the argument {rule.argument!r}; "
                 f"the tool's are: {', '.join(known) or 'none'}"
             )
+    return None
 
 
 def failure(code: OutcomeCode, message: str, cause: BaseException | None = None) -> ToolOutcome:
@@ -251,9 +267,10 @@ def failed(tool: Tool, message: str, cause: BaseException) -> ToolOutcome:
 
 def describe_error(error: BaseException) -> str:
     """The class and the message of an exception."""
+    name = type(error).__name__
     if str(error):
-        return f"{type(error).__name__}: {error}"
-    return type(error).__name__
+        return f"{name}: {error}"
+    return name
 
 
 def shorten(text: str, limit: int) -> str:

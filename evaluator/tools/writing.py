@@ -33,13 +33,13 @@ from evaluator.files.open_below import (
     open_beneath,
 )
 from evaluator.files.roots import Action, Roots, refuse_unless_plain, tool_error
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.tools.file_access import MAX_FILE_BYTES, FileAccess, diff, read_all, replace_text
 
 _MAX_DEPTH = 64  # the depth to which files are searched
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FileChange:
     """What a call makes of a text file.
 
@@ -63,7 +63,7 @@ class FileChange:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Target:
     """A name in an open folder, and the file with that name (None: there is none). A block closes
     the folder.
@@ -298,10 +298,9 @@ def _errno(error: ToolError) -> int | None:
 
 def _publish(target: _Target, path: str, data: bytes, *, create_only: bool) -> None:
     """Replaces the target by a new file, which keeps the target's permissions."""
+    mode = 0o600
     if target.status is None:
         mode = 0o666
-    else:
-        mode = 0o600
     try:
         with atomic_file(
             target.name,

@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Sequence
 
 from evaluator.errors import ConfigurationError, ToolError
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.models.attachments import MAX_IMAGE_BYTES, Attachment, media_type_of
 from evaluator.patterns import Pattern
 from evaluator.processes.scripts import ScriptResult, run_script
@@ -124,7 +124,7 @@ _CAMERAS: tuple[tuple[str, ...], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class XDisplay:
     """The display `:N` or `:N.S` of this machine and its size in pixels.
 
@@ -162,10 +162,9 @@ class XDisplay:
         result = await self.xdotool(["getdisplaygeometry"], remaining_s)
         found = [int(word) for word in result.stdout.split() if word.isdecimal()]
         if found != [self.width, self.height]:
+            is_now = "of an unknown size"
             if len(found) == 2:
                 is_now = "×".join(map(str, found))
-            else:
-                is_now = "of an unknown size"
             raise ToolError(
                 f"the display {self.name} is {is_now}, the profile says {self.size}; make the two "
                 "the same"
@@ -256,7 +255,5 @@ class XDisplay:
 
 
 def _first_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if lines:
-        return lines[0][:300]
-    return "without a message"
+    lines = (line.strip() for line in text.splitlines())
+    return next((line[:300] for line in lines if line), "without a message")

@@ -116,7 +116,10 @@ def write_report(
         spools: list[SampleSpool] = []
         heads: list[dict[str, Any]] = []
         for number, (batch, name) in enumerate(zip(batches, names, strict=True)):
-            folder = None if batch.folder is None else folder_url(Path(batch.folder), path)
+            if batch.folder is None:
+                folder = None
+            else:
+                folder = folder_url(Path(batch.folder), path)
             read = _reader(batch.folder, transcripts)
             spool = open_spools.enter_context(
                 SampleSpool(
@@ -153,7 +156,10 @@ def _reader(folder: str | Path | None, wanted: Transcripts) -> ReadTranscripts |
     if folder is None or wanted == "none":
         return None
     path = Path(folder)
-    verdicts = set(Verdict) if wanted == "all" else {Verdict.FAILED, Verdict.ERROR}
+    if wanted == "all":
+        verdicts = set(Verdict)
+    else:
+        verdicts = {Verdict.FAILED, Verdict.ERROR}
 
     def read(result: SampleResult) -> list[dict[str, Any]] | None:
         if result.verdict not in verdicts:

@@ -9,7 +9,7 @@ built.
 from __future__ import annotations
 
 from evaluator.errors import Diagnostic
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.nodes import Function, Param, Span, Text, TopLevel
 from evaluator.nodes.values import VALUE_TYPES
 from evaluator.xml.build_context import Builder, ReadPartial, View
@@ -19,7 +19,7 @@ from evaluator.xml.source import Source
 _BRACKETS = {"[": "]", "(": ")", "{": "}"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BuildResult:
     """`templates` without errors, in order; `includes` the files (or hrefs) that were read, each
     once.
@@ -111,7 +111,9 @@ def _params(b: Builder, text: Text) -> tuple[Param, ...]:
             message = f"the type of {name} must be one of {', '.join(VALUE_TYPES)}"
             b.error("invalid-params", message, place)
         elif b.is_new(name, seen, place, "the parameter"):
-            value = _unquoted(default.strip()) if equals else None
+            value = None
+            if equals:
+                value = _unquoted(default.strip())
             out.append(Param(name, value, type=kind or "any"))
     return tuple(out)
 

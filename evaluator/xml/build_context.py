@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from evaluator.errors import Diagnostic, TemplateError
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.nodes import Mark, Span, Text
 from evaluator.nodes.declare import Field
 from evaluator.patterns import Pattern
@@ -172,7 +172,7 @@ _PLACEHOLDER = Pattern(r"\{\{.*\}\}", "s")
 _BOOLEAN = {"true": True, "1": True, "false": False, "0": False}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class View:
     """An element, its source, and the files that were included on the way to it."""
 
@@ -191,7 +191,9 @@ class View:
     def get(self, name: str) -> str | None:
         """The attribute without outer blank space; None if it is absent."""
         value = self.element.get(name)
-        return None if value is None else value.strip()
+        if value is None:
+            return None
+        return value.strip()
 
     def attribute(self, name: str) -> Text:
         return self.source.attribute_text(self.element, name)
@@ -304,7 +306,9 @@ class Builder:
         from difflib import get_close_matches
 
         near = get_close_matches(child.tag, sorted(allowed), 1)
-        hint = f"did you mean <{near[0]}>?" if near else None
+        hint = None
+        if near:
+            hint = f"did you mean <{near[0]}>?"
         message = f"<{child.tag}> is not allowed in {where}"
         self.error("misplaced-element", message, span=child.span, hint=hint)
 

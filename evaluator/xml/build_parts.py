@@ -67,7 +67,9 @@ def file_paths(b: Builder, view: View) -> FilePaths:
         message = f"source must be literal, glob, command or description, not {source[:60]!r}"
         b.error("invalid-value", message, view.attribute_span("source"))
         source = "literal"
-    wanted = source if source in ("command", "description") else "path"
+    wanted = "path"
+    if source in ("command", "description"):
+        wanted = source
     where = f'<file_paths source="{source}">'
     items: list[Text] = []
     given = 0

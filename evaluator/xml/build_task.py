@@ -122,7 +122,10 @@ def _fields(
     """
     found: dict[str, Any] = {}
     for field in FIELDS[cls]:
-        place = view if field.element is None else children.get(field.element)
+        if field.element is None:
+            place = view
+        else:
+            place = children.get(field.element)
         if place is None:
             if field.required:
                 if needs_all:
@@ -209,7 +212,10 @@ def _condition(b: Builder, view: View, field: Field) -> Any:
         return parts.expression(b, b.text(view), f"<{view.tag}>")
     text = b.own_text(view)
     if text.value.strip() or len(found) > 1:
-        span = found[1].span if len(found) > 1 else text.span
+        if len(found) > 1:
+            span = found[1].span
+        else:
+            span = text.span
         b.error("duplicate-element", f"<{view.tag}> holds one condition; this is another", span)
     return parts.expression(b, b.text(found[0]), "<condition>")
 
@@ -329,7 +335,9 @@ def _input(b: Builder, view: View) -> Input:
     if type_name not in VALUE_TYPES:
         message = f"type must be one of {', '.join(VALUE_TYPES)}"
         b.error("invalid-value", message, view.attribute_span("type"))
-    default = None if view.get("default") is None else view.attribute("default")
+    default = None
+    if view.get("default") is not None:
+        default = view.attribute("default")
     source = None
     if view.get("from") is not None:
         source = parts.expression(b, view.attribute("from"), "from")
@@ -349,12 +357,17 @@ def _single(b: Builder, view: View, found: list[View]) -> Node | None:
     for extra in found[1:]:
         message = f"<{view.tag}> holds one task, call or cond; this is another"
         b.error("duplicate-element", message, extra.span)
-    return node(b, found[0]) if found else None
+    if found:
+        return node(b, found[0])
+    return None
 
 
 def body(b: Builder, view: View, found: Collection[View] | None = None) -> Node:
     """The one node inside an element that must hold one."""
-    children = b.children(view) if found is None else found
+    if found is None:
+        children = b.children(view)
+    else:
+        children = found
     for child in children:
         if child.tag not in NODES:
             b.unexpected(child, f"<{view.tag}>", NODES)
@@ -389,5 +402,7 @@ def _cond(b: Builder, view: View) -> Cond:
         Case(parts.expression(b, case.attribute("test"), "test"), body(b, case), case.span)
         for case in cases
     )
-    default = body(b, found["default"]) if "default" in found else None
+    default = None
+    if "default" in found:
+        default = body(b, found["default"])
     return Cond(built, default, view.get("name"), view.span)

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from evaluator.errors import Diagnostic, TemplateError
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.nodes import Span, Task
 from evaluator.nodes.declare import FIELDS, OPERATORS
 from evaluator.patterns import Pattern
@@ -44,7 +44,7 @@ _OPENING_TAG_CUT = Pattern(r"<[A-Za-z_][^<>]*\Z")
 _CLOSING_TAG_CUT = Pattern(r"</[^<>]*\Z")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GeneratedTask:
     """What was read from the answer `original`. `node` is None where `errors` say why; lines are
     those of the answer.

@@ -23,7 +23,7 @@ from xml.parsers import expat
 from xml.parsers.expat import errors
 
 from evaluator.errors import TemplateError
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.nodes import Mark, Span, Text
 from evaluator.patterns import Pattern
 
@@ -192,7 +192,9 @@ def _in_braces(text: str, offset: int) -> Finding | None:
             and ">" not in before[start:]
             and closing in after
         ):
-            escape = "&lt;" if character == "<" else "&amp;"
+            escape = "&amp;"
+            if character == "<":
+                escape = "&lt;"
             message = f"`{character}` inside {opening} … {closing} is not well-formed XML"
             return (
                 offset,
@@ -204,7 +206,9 @@ def _in_braces(text: str, offset: int) -> Finding | None:
 
 def _name(text: str, offset: int) -> str:
     found = _NAME.match(text, offset)
-    return found[0] if found else ""
+    if found:
+        return found[0]
+    return ""
 
 
 def _line(text: str, offset: int) -> int:
@@ -226,7 +230,7 @@ HOLE = "\ufdd0"
 """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """Bounds on one source: bytes, levels of elements, number of elements, attributes of one
     element.

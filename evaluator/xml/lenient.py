@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import field
 from typing import Any
 
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.patterns import Match, Pattern
 
 MAX_DEPTH = 100
@@ -47,7 +47,7 @@ _RUN = Pattern(r"<{3,}+")
 _PLACEHOLDER = Pattern(r"<<([^<>\n]{1,500})>>")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LenientXml:
     """The result of reading `text`. If there is no element, `value` is None and `error` says why.
 

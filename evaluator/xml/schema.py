@@ -23,7 +23,7 @@ import lxml.etree as etree
 from evaluator.errors import Diagnostic
 from evaluator.errors.messages import correction, did_you_mean, shortened
 from evaluator.files.locations import schemas_dir
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.nodes import Span
 from evaluator.patterns import Pattern
 from evaluator.xml.source import Source
@@ -62,7 +62,7 @@ _UNKNOWN_ATTRIBUTE = Pattern(r"'([^']+)' attribute not allowed|attribute '([^']+
 _MISSING_ATTRIBUTE = Pattern(r"missing required attribute '([^']+)'")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Violation:
     """A finding about `element`, or about its attribute `attribute`.
 

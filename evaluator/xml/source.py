@@ -168,8 +168,6 @@ class Source:
     `<<x>>` reads `{{x}}`. Elements given to the methods must come from `root`.
     """
 
-    __slots__ = ("_layout", "_places", "_renamed", "file", "root", "text")
-
     def __init__(self, file: str | None, text: str, root: Element, layout: Layout) -> None:
         self.file = file
         self.text = text
@@ -224,7 +222,9 @@ class Source:
         the whole, unless `xml:space="preserve"` applies.
         """
         place = self._places[element]
-        children = element.iterchildren("*") if holes else ()
+        children = ()
+        if holes:
+            children = element.iterchildren("*")
         starts = [self._places[child].start for child in children]
         return self._layout.text_of(place, self._opening_tag(place).end(), starts)
 
@@ -242,7 +242,9 @@ class Source:
             return self._layout.build([(value, start)], start)
         runs: list[Run] = []
         for piece in _PIECE_OF_VALUE.finditer(self._layout.text, start, end):
-            length = 1 if piece[0][0] == "&" else len(piece[0])
+            length = 1
+            if piece[0][0] != "&":
+                length = len(piece[0])
             runs.append((value[read : read + length], piece.start()))
             read += length
         return self._layout.build(runs, start)
@@ -286,7 +288,10 @@ def read_file(path: str | Path, limits: Limits = _DEFAULT_LIMITS) -> Source:
                 raise _too_large(status.st_size, limits, file=name)
             data = stream.read(limits.max_bytes + 1)
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
-        reason = error.strerror if isinstance(error, OSError) else error
+        if isinstance(error, OSError):
+            reason = error.strerror
+        else:
+            reason = error
         raise TemplateError.of(
             "unreadable", f"cannot be read: {reason}", span=Span(name)
         ) from error

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import field
 from typing import Literal
 
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.patterns import Match, Pattern
 from evaluator.xml.vocabulary import Vocabulary, editor_vocabulary
 
@@ -43,7 +43,7 @@ _NOT_IN_TEXT = Pattern(
 _VISIBLE = Pattern(r"[^\n]++")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Token:
     """A piece of a text from `start` to `end`. `name` is that of a tag.
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from evaluator import Evaluator, HandlerConfig
 from evaluator.batch.cells import make_cells, make_variants
-from evaluator.batch.identity import Cell, changed_parts, digest, handler_settings, key_of
+from evaluator.batch.identity import Cell, Identity, changed_parts, digest, handler_settings, key_of
 from evaluator.batch.records import Sample
 from evaluator.errors import UsageError
 from tests.batch.conftest import QUIZ
@@ -23,7 +23,7 @@ JSON = st.recursive(
 
 
 def identity(sample: Sample = SAMPLE, epoch: int = 1, cell: Cell = CELL):
-    return cell.identity(sample, epoch, digest(sample.inputs))
+    return Identity.of(cell, sample, epoch)
 
 
 @settings(max_examples=30)
@@ -98,7 +98,7 @@ def test_a_template_that_another_calls_is_part_of_it(make_evaluator, tmp_path) -
 
     def part(quiz: str) -> str:
         evaluator: Evaluator = make_evaluator(calling + quiz)
-        ((cell, _),) = make_cells(evaluator, ["outer"], make_variants([], []))
+        (((cell, _),), _) = make_cells(evaluator, ["outer"], make_variants([], []))
         return cell.template_part
 
     assert part(QUIZ) == part(QUIZ) != part(QUIZ.replace("word", "phrase"))

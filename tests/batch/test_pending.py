@@ -13,6 +13,7 @@ from evaluator.batch import BatchResult, open_batch
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.identity import (
     Cell,
+    Identity,
     changed_settings,
     digest,
     handler_settings,
@@ -66,7 +67,7 @@ def test_a_result_of_another_handler_is_explained_as_far_as_its_settings_are_kno
         for settings in (before, now)
     }
     old, new = cells.values()
-    identity = old.identity(SAMPLE, 1, digest(SAMPLE.inputs))
+    identity = Identity.of(old, SAMPLE, 1)
     with BatchFolder.create(tmp_path / "b") as folder:
         folder.append(
             SampleResult(

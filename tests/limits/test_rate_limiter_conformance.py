@@ -199,3 +199,35 @@ def test_the_places_of_a_lost_process_are_free():
         assert limiter.spending.tokens == 110 + 200
 
     run(main())
+
+
+def test_a_place_that_is_recalled_before_its_call_has_begun_is_not_kept():
+    async def main() -> None:
+        sent: list[str] = []
+        remote = RemoteLimiter(lambda message: sent.append(message[0]))
+        for is_recalled in (False, True):
+            acquiring = asyncio.ensure_future(remote.acquire(planned(label=str(is_recalled))))
+            await asyncio.sleep(0)
+            remote.answer(is_recalled + 1, True)
+            if is_recalled:
+                remote.recall()
+            (await acquiring).release(ANSWERED, None, 0.5)
+        # The recall gives back the free place of the first call too.
+        assert sent == ["acquire", "renew", "acquire", "release", "release"]
+
+    run(main())
+
+
+def test_a_process_whose_call_fails_begins_no_other_call_without_asking():
+    async def main() -> None:
+        limiter = RateLimiter(Pace(concurrency=4))
+        process = OtherProcess(limiter)
+        permits = [await process.remote.acquire(planned()) for _ in range(2)]
+        permits[0].release(ANSWERED, None, 0.5)
+        permits[1].release(None, BUSY, 0.5)
+        acquiring = asyncio.ensure_future(process.remote.acquire(planned()))
+        await asyncio.sleep(0)
+        assert process.kinds == ["acquire", "acquire", "renew", "release", "release", "acquire"]
+        acquiring.cancel()
+
+    run(main())

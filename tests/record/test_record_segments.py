@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,13 @@ def test_with_and_without_an_index_the_same_is_listed_and_read(
         (8, "failed", "{'sample': 'a'}"),
         (9, "interrupted", "{'sample': 'a'}"),
     }
+    for task in reader.list():
+        recording = reader.read(task.id)
+        assert (task.header, task.status) == (recording.header, recording.status)
+        if recording.summary is None:
+            assert task.summary is None
+        else:
+            assert task.summary == replace(recording.summary, result=None)
     recording = reader.read(8)
     assert recording.status == "failed" and recording.steps[0].start.args == {"content": TEXT}
     assert reader.last_id() == (9 if is_closed else 64)

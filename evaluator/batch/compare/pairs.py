@@ -16,7 +16,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from evaluator.batch.compare.comparison import Comparison, Side, other_differences
 from evaluator.batch.compare.sides import SideSamples, key_of
 from evaluator.batch.fields import nearest_field
-from evaluator.batch.identity import Interner
 from evaluator.batch.reading import Declared, Results
 from evaluator.batch.records import SampleResult
 from evaluator.batch.scorers import is_bounded
@@ -31,6 +30,7 @@ from evaluator.batch.statistics import (
 from evaluator.errors import UsageError
 from evaluator.language.syntax import has_markup
 from evaluator.lazy_dataclass import dataclass
+from evaluator.store.columns import Interner
 
 BOOTSTRAP_PAIRS = range(20, 5_001)
 """With fewer pairs the bootstrap's intervals are too narrow; with more, Student's t gives the same

@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from evaluator.batch.fields import MOST_FIELDS, reader_of
-from evaluator.batch.identity import Interner
 from evaluator.batch.reading import Declared
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.batch.summary.columns import fault_of
 from evaluator.batch.summary.parts import PanelColumns, has_ratings
 from evaluator.errors import UsageError
+from evaluator.store.columns import Interner
 
 _NONE = -1
 _UNKNOWN = math.nan

@@ -232,6 +232,7 @@ def unanswered_result(work: WorkItem, failure: Failure, number: int | None = Non
 
 
 _COUNTED = (
+    "key",
     "verdict",
     "scores",
     "failure",
@@ -350,7 +351,7 @@ class RemoteLimiter:
     def __init__(self, send: Send) -> None:
         self._send = send
         self._numbers = count(1)
-        self._acquiring: dict[int, asyncio.Future[bool]] = {}
+        self._acquiring: dict[int, asyncio.Future[None]] = {}
         self._kept: set[int] = set()
         self._free: dict[tuple[str, str], list[int]] = {}
 
@@ -363,10 +364,10 @@ class RemoteLimiter:
         acquiring = self._acquiring[number] = asyncio.get_running_loop().create_future()
         self._send(("acquire", number, call))
         try:
-            if await acquiring:
-                self._kept.add(number)
+            await acquiring
         except asyncio.CancelledError:
             # The limiter knows whether the permit was granted meanwhile.
+            self._kept.discard(number)
             self._send(("release", number, UNUSED, None, 0.0, call))
             raise
         finally:
@@ -382,10 +383,13 @@ class RemoteLimiter:
         acquiring = self._acquiring.get(number)
         if acquiring is None or acquiring.done():
             return
-        if isinstance(answer, bool):
-            acquiring.set_result(answer)
-        else:
+        if isinstance(answer, Exception):
             acquiring.set_exception(answer)
+            return
+        # Before the caller goes on: the place may be recalled with the same messages.
+        if answer:
+            self._kept.add(number)
+        acquiring.set_result(None)
 
     def release(
         self,
@@ -395,7 +399,11 @@ class RemoteLimiter:
         error: ProviderError | None,
         latency_s: float,
     ) -> None:
-        """The call in a place has ended. The place is kept, unless calls of this process wait."""
+        """The call in a place has ended. The place is kept, unless calls of this process wait.
+        After an error no place is kept: the endpoint may have to be left alone.
+        """
+        if error is not None:
+            self.recall()
         if usage is not None and number in self._kept and not self._acquiring:
             self._free.setdefault((call.label, call.endpoint), []).append(number)
             is_known = usage.cost_usd is not None and usage.output_tokens is not None

@@ -248,6 +248,7 @@ class Host:
     def __init__(self) -> None:
         self._outbox: list[tuple[Any, ...]] = []
         self._has_messages = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
         self._limiter = RemoteLimiter(self._send)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._unrecorded: dict[str, int] = {}
@@ -324,6 +325,9 @@ class Host:
         """The messages to send, as soon as there are enough of them: a pickled list."""
         await self._has_messages.wait()
         self._has_messages.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         messages = self._outbox
         self._outbox = []
         return pickle.dumps(messages, pickle.HIGHEST_PROTOCOL)
@@ -383,8 +387,8 @@ class Host:
         self._outbox.append(message)
         if message[0] not in _CAN_WAIT or len(self._outbox) > len(self._tasks) // 4:
             self._has_messages.set()
-        elif len(self._outbox) == 1:
-            asyncio.get_running_loop().call_later(_MOMENT_S, self._has_messages.set)
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_MOMENT_S, self._has_messages.set)
 
 
 def portable_error(error: BaseException) -> EvaluatorError:

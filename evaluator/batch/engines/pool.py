@@ -192,7 +192,9 @@ class Pool:
         starts. Its exception is ClusterLost, if no process is left to do it, or what a Worker
         raises.
         """
-        unrecorded = self._unrecorded.pop(work.identity.value, {})
+        unrecorded: dict[str, int] = {}
+        if self._unrecorded:
+            unrecorded = self._unrecorded.pop(work.identity.value, unrecorded)
         if work.resumes is not None:
             unrecorded.setdefault(work.identity.value, work.resumes)
         job = Job(
@@ -206,7 +208,6 @@ class Pool:
             job.end(self._failure)
             return job.done
         self._jobs[job.number] = job
-        job.done.add_done_callback(lambda _: self._jobs.pop(job.number))
         self._waiting.append(job)
         self._distribute_soon()
         return job.done
@@ -248,7 +249,7 @@ class Pool:
 
     def _assign(self, job: Job, member: _Member) -> None:
         if job.is_stopping() and not job.unrecorded and not job.lost:
-            job.end(WorkResult(job.work, None, pending="stop requested"))
+            self._end(job, WorkResult(job.work, None, pending="stop requested"))
         elif not member.shares_folder and (job.unrecorded or job.work.answered is not None):
             # Its task files are only here.
             self._spawn(self._perform_here(job))
@@ -259,9 +260,13 @@ class Pool:
     async def _perform_here(self, job: Job) -> None:
         worker = replace(self._worker, unrecorded={**self._worker.unrecorded, **job.unrecorded})
         try:
-            job.end(await worker.perform(job.work))
+            self._end(job, await worker.perform(job.work))
         except Exception as error:
-            job.end(error)
+            self._end(job, error)
+
+    def _end(self, job: Job, outcome: WorkResult | Exception) -> None:
+        self._jobs.pop(job.number, None)
+        job.end(outcome)
 
     # -- messages ----------------------------------------------------------------------------------
 
@@ -283,7 +288,7 @@ class Pool:
             if member.alone is job:
                 member.alone = None
             self._failed_starts.pop(member.node.id, None)
-            job.end(rest[1] if kind == "raised" else self._receive_result(job, *rest[1:]))
+            self._end(job, rest[1] if kind == "raised" else self._receive_result(job, *rest[1:]))
             self._distribute_soon()
 
     def _receive_result(
@@ -434,7 +439,7 @@ class Pool:
             # If the node can start another process, it is not the node that was lost: the sample is
             # the cause.
             if job is member.alone and await _succeeds(replacement):
-                job.end(WorkResult(job.work, crash_result(job)))
+                self._end(job, WorkResult(job.work, crash_result(job)))
             elif job is member.alone or job.lost >= SUSPECT_AFTER:
                 self._suspects.append(job)
             else:
@@ -450,8 +455,8 @@ class Pool:
         if self._failure is not None:
             return
         self._failure = error
-        for job in self._jobs.values():
-            job.end(error)
+        for job in list(self._jobs.values()):
+            self._end(job, error)
 
 
 async def _succeeds(start: Awaitable[bool] | None) -> bool:

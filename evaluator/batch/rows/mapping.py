@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import json
 import re
-from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from evaluator.batch.identity import Interner
 from evaluator.batch.records import Sample, Shot
 from evaluator.batch.rows.choice_order import shuffle_choices
 from evaluator.batch.rows.object_rows import RowError
@@ -24,6 +22,7 @@ from evaluator.language.scopes import Scope, describe
 from evaluator.language.syntax import has_markup
 from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Expression, Span, Text
+from evaluator.store.columns import Column, Interner, Spool
 
 
 def content_id(row: Mapping[str, Any]) -> str:
@@ -41,15 +40,13 @@ def content_digest(value: Any, size: int = 16) -> str:
 
 
 class SeenIds:
-    """The ids of one pass over a source, about 40 bytes each: only hashes are stored (see
-    `interning`).
-    """
+    """The ids of one pass over a source, of which only hashes are stored."""
 
     __slots__ = ("_copies", "_numbers", "_wheres")
 
     def __init__(self) -> None:
         self._numbers = Interner()
-        self._wheres = array("Q")
+        self._wheres = Column("Q", Spool())
         self._copies: dict[int, int] = {}
 
     def add(self, id: str, where: int) -> int | None:

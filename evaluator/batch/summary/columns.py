@@ -1,5 +1,4 @@
-"""Results as columns of numbers, one row each: 100,000 results take about 20 MB and no result
-object is kept.
+"""Results as columns of numbers, one row each, on the disk: no result object is kept.
 
 A row is one (template, variant, sample, epoch). A later result for the same row replaces the
 earlier one, so the last one of a file counts. Two samples are two rows even where their inputs, and
@@ -14,14 +13,14 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import compress
-from operator import index, ne
+from operator import countOf, index, ne
 from typing import Any, TypeAlias, cast
 
 from evaluator.batch.fields import MOST_FIELDS, reader_of
-from evaluator.batch.identity import Interner
 from evaluator.batch.records import Sample, Score, Verdict
 from evaluator.batch.summary.parts import Amount, PanelColumns, Spending, has_ratings
 from evaluator.errors import UsageError
+from evaluator.store.columns import Column, Interner, Spool
 
 VERDICTS = tuple(Verdict)
 _CODES = {verdict: code for code, verdict in enumerate(VERDICTS)}
@@ -33,33 +32,40 @@ MAX_VALUES = 1_000
 _MAX_EXAMPLE_CHARS = 500
 _DOLLARS = ("cost_usd", "scoring_cost_usd", "cache_saved_usd")
 _TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
+_PLACES = {name: place for place, name in enumerate((*_DOLLARS, *_TOKENS))}
+_SCORING_PLACES = {"cost_usd": 1, "cache_saved_usd": 2}
+"""Where the amounts of a result, and those of its scores, are added."""
 _MAX_JUDGES = 30
 _MAX_BALLOTS = 20_000
 _MOST = 2**31 - 1
 _ERROR = Verdict.ERROR.value
 _FRESH = 1_000
 """So many rows are appended to the columns at once."""
+Rows: TypeAlias = Sequence[int]
+"""Numbers of rows, which ascend."""
+Values: TypeAlias = "Column | array[Any] | range"
 Ballot: TypeAlias = tuple[tuple[str, bool | None], ...]
 """Each judge with its vote; None where it did not vote."""
 
 
-def values_at(column: array[Any], rows: Iterable[int]) -> Iterator[Any]:
-    """The values of a column in these rows; a summary reads each of them several times, so that a
-    generator would cost more than the values.
+def values_at(column: Values, rows: Rows) -> Iterator[Any]:
+    """The values of a column in these rows, which ascend; a summary reads each of them several
+    times, so that a generator would cost more than the values.
     """
+    if isinstance(column, Column):
+        return column.at(rows)
     return map(column.__getitem__, rows)
 
 
-def known_values(column: array[Any], rows: Iterable[int]) -> Iterator[Any]:
+def known_values(column: Values, rows: Rows) -> Iterator[Any]:
     """Those that are not NONE."""
     return filter(_is_known, values_at(column, rows))
 
 
-def rows_where(
-    is_wanted: Callable[[Any], bool], column: array[Any], rows: array[int]
-) -> array[int]:
+def rows_where(is_wanted: Callable[[Any], bool], column: Values, rows: Rows) -> Rows:
     """Those of `rows` whose value in a column is wanted."""
-    return array("i", compress(rows, map(is_wanted, values_at(column, rows))))
+    found = array("i", compress(rows, map(is_wanted, values_at(column, rows))))
+    return rows if len(found) == len(rows) else found
 
 
 _is_known = partial(ne, NONE)
@@ -109,6 +115,8 @@ class ScorerColumns:
     """
 
     __slots__ = (
+        "_fresh",
+        "_spool",
         "answers",
         "are_grades",
         "ballots",
@@ -120,68 +128,73 @@ class ScorerColumns:
         "votes",
     )
 
-    def __init__(self) -> None:
-        self.state = array("b")
-        self.value = array("d")
-        self.passed = array("b")
-        self.answers = array("b")
+    def __init__(self, spool: Spool) -> None:
+        self.state = Column("b", spool)
+        self.value = Column("d", spool)
+        self.passed = Column("b", spool)
+        self.answers = Column("b", spool)
         self.labels = Labels()
         self.are_grades = False
-        self.votes: array[int] | None = None
+        self.votes: Column | None = None
         self.panel: PanelColumns | None = None
         self.ballots: dict[Ballot, int] = {}
+        self._spool = spool
+        self._fresh: list[tuple[int, float, int, int]] = []
 
     def grow(self, rows: int) -> None:
         """Makes the columns `rows` long; new rows are absent."""
+        columns = (self.state, self.value, self.passed, self.answers)
+        _add_rows(columns, self._fresh)
         missing = rows - len(self.state)
-        self.state.extend([ABSENT] * missing)
-        self.value.extend([math.nan] * missing)
-        self.passed.extend([NONE] * missing)
-        self.answers.extend([NONE] * missing)
+        for column, value in zip(columns, _NO_SCORE, strict=True):
+            column.extend([value] * missing)
         if self.votes is not None:
-            self.votes.extend([NONE] * missing)
+            self.votes.extend([NONE] * (rows - len(self.votes)))
 
-    def put(self, row: int, score: Mapping[str, Any] | None) -> None:
-        """Sets the score of a row, as JSON (see `Score.to_dict`); None where there is none."""
-        state = ABSENT
-        value = math.nan
-        passed = NONE
-        answer = NONE
-        metadata: Mapping[str, Any] = {}
+    def put(self, row: int, score: Mapping[str, Any] | None) -> str | None:
+        """Sets the score of a row, as JSON (see `Score.to_dict`); None where there is none.
+
+        Returns: what went wrong in the scorer, see `fault_of`.
+        """
+        values = _NO_SCORE
+        fault = metadata = None
         if score is not None:
             state = UNSCORED
-            given = score["value"]
-            if _fault_in(score.get("error"), given) is not None:
+            value = score["value"]
+            passed = NONE
+            fault = _fault_in(score.get("error"), value)
+            if fault is not None:
                 state = FAULTY
+                value = None
             else:
                 if score["passed"] is not None:
                     passed = int(score["passed"])
-                if given is not None:
+                    if passed not in (0, 1):
+                        raise OverflowError(f"passed is {passed}")
+                if value is not None:
                     state = VALUED
-                    value = given
             answer = self.labels.number(score.get("answer"))
-            metadata = score.get("metadata", metadata)
-        if row == len(self.state):
-            self.state.append(state)
-            self.value.append(value)
-            self.passed.append(passed)
-            self.answers.append(answer)
-            if self.votes is not None:
-                self.votes.append(NONE)
-        else:
-            if row > len(self.state):
+            values = (state, math.nan if value is None else value, passed, answer)
+            metadata = score.get("metadata")
+        count = len(self.state) + len(self._fresh)
+        if row == count:
+            self._fresh.append(values)
+            if len(self._fresh) == _FRESH:
                 self.grow(row + 1)
-            self.state[row] = state
-            self.value[row] = value
-            self.passed[row] = passed
-            self.answers[row] = answer
+        else:
+            self.grow(max(row + 1, count))
+            columns = (self.state, self.value, self.passed, self.answers)
+            for column, each in zip(columns, values, strict=True):
+                column[row] = each
         if metadata or self.votes is not None:
-            self._put_votes(row, _ballot(metadata.get("votes")))
+            self._put_votes(row, _ballot((metadata or {}).get("votes")))
+        if metadata:
             self.are_grades = self.are_grades or bool(metadata.get("is_grade"))
-        if self.panel is None and metadata and has_ratings(metadata):
-            self.panel = PanelColumns()
+            if self.panel is None and has_ratings(metadata):
+                self.panel = PanelColumns()
         if self.panel is not None:
-            self.panel.put(row, metadata)
+            self.panel.put(row, metadata or {})
+        return fault
 
     def _put_votes(self, row: int, ballot: Ballot | None) -> None:
         if ballot is not None and ballot not in self.ballots and len(self.ballots) >= _MAX_BALLOTS:
@@ -189,11 +202,25 @@ class ScorerColumns:
         if self.votes is None:
             if ballot is None:
                 return
-            self.votes = array("i", [NONE]) * len(self.state)
+            self.votes = Column("i", self._spool)
+        missing = row + 1 - len(self.votes)
+        if missing > 0:
+            self.votes.extend([NONE] * missing)
         if ballot is None:
             self.votes[row] = NONE
         else:
             self.votes[row] = self.ballots.setdefault(ballot, len(self.ballots))
+
+
+_NO_SCORE = (ABSENT, math.nan, NONE, NONE)
+
+
+def _add_rows(columns: Iterable[Column], rows: list[tuple[Any, ...]]) -> None:
+    """Appends rows to the columns, many at once."""
+    if rows:
+        for column, values in zip(columns, zip(*rows, strict=True), strict=True):
+            column.extend(values)
+        rows.clear()
 
 
 def _ballot(votes: Any) -> Ballot | None:
@@ -242,20 +269,21 @@ class Columns:
         self.scorers: dict[str, ScorerColumns] = {}
         self.errors: dict[str, int] = {}
         self.examples: dict[int, str] = {}
-        self.cluster_names: dict[str, int] = {}
+        self._cluster_names = Interner()
         self.part_names: dict[str, int] = {}
         self.target_labels = Labels()
-        self.group = array("h")
-        self.sample = array("i")
-        self.verdict = array("b")
-        self.error = array("h")
-        self.targets = array("b")
-        self.cached_calls = array("i")
-        self.duration = array("f")
-        self.used: dict[str, array[Any]] = {name: array("d") for name in _DOLLARS}
-        self.used |= {name: array("i") for name in _TOKENS}
-        self.clusters = None if cluster is None else array("i")
-        self.parts = None if group_by is None else array("i")
+        self._spool = Spool()
+        self.group = self._column("h")
+        self.sample: Column | range = range(0)
+        self.verdict = self._column("b")
+        self.error = self._column("h")
+        self.targets = self._column("b")
+        self.cached_calls = self._column("i")
+        self.duration = self._column("f")
+        self.used = {name: self._column("d") for name in _DOLLARS}
+        self.used |= {name: self._column("i") for name in _TOKENS}
+        self.clusters = None if cluster is None else self._column("i")
+        self.parts = None if group_by is None else self._column("i")
         self.with_cluster: int | None = None
         self.with_group_by: int | None = None
         self.fields: dict[str, None] = {}
@@ -269,14 +297,15 @@ class Columns:
         else:
             self._group_by = reader_of(group_by, "group_by")
         self._group_name = group_by
-        self._replaced = {name: array(column.typecode) for name, column in self.used.items()}
+        self._replaced = {name: self._column(column.typecode) for name, column in self.used.items()}
         self._replaced_cached = 0
         self._left_out = Interner()
-        self._left_out_runs = array("i")
-        self._run = array("i")
-        self._columns: tuple[array[Any], ...] = (
+        self._left_out_runs = self._column("i")
+        self._run = self._column("i")
+        self._sample_hash = self._column("q")
+        self._columns: tuple[Column, ...] = (
             self.group,
-            self.sample,
+            self._sample_hash,
             self._run,
             self.verdict,
             self.error,
@@ -287,8 +316,11 @@ class Columns:
         )
         self._fresh: list[tuple[float, ...]] = []
         self._count = 0
-        self._samples = Interner()
-        self._rows: dict[tuple[int, int], array[int]] = {}
+        self._keys = Interner()
+        self._epochs: set[tuple[int, int]] = set()
+
+    def _column(self, typecode: str) -> Column:
+        return Column(typecode, self._spool)
 
     def __len__(self) -> int:
         return self._count
@@ -300,46 +332,50 @@ class Columns:
         Raises: UsageError, if the field to group by has more than MAX_VALUES values; KeyError,
         TypeError or ValueError, for something else than a result.
         """
-        group = self.groups.setdefault((result["template"], result["variant"]), len(self.groups))
-        sample = self._samples.number(result["sample_id"])
+        cell = (result["template"], result["variant"])
+        group = self.groups.setdefault(cell, len(self.groups))
+        self._epochs.add((group, result["epoch"]))
         run = _run_of(result)
+        row = self._keys.number(result["key"])
         values = (
             group,
-            sample,
+            hash(result["sample_id"]),
             run,
             _CODES[result["verdict"]],
-            self._error_of(result),
+            self._error_of(result, self._put_scores(row, result["scores"])),
             self.target_labels.number(result["target"]),
             _cached_calls(result),
-            round(float(result["duration_s"]), 6),
+            float(result["duration_s"]),
             *_used(result),
         )
-        row = self._row(group, sample, epoch=result["epoch"])
         if row == self._count:
             self._count += 1
             self._fresh.append(values)
             if len(self._fresh) == _FRESH:
-                self._add_fresh()
+                _add_rows(self._columns, self._fresh)
         else:
-            self._add_fresh()
+            _add_rows(self._columns, self._fresh)
             self._replace(row, run)
             for column, value in zip(self._columns, values, strict=True):
                 column[row] = value
         if self.clusters is not None or self.parts is not None:
             self._number_fields(row, result)
-        scores = result["scores"]
-        for name in scores:
-            if name not in self.scorers:
-                self.scorers[name] = ScorerColumns()
-        for name, scorer in self.scorers.items():
-            scorer.put(row, scores.get(name))
 
-    def _add_fresh(self) -> None:
-        """Appends the latest rows to the columns, many at once."""
-        if self._fresh:
-            for column, values in zip(self._columns, zip(*self._fresh, strict=True), strict=True):
-                column.extend(values)
-            self._fresh.clear()
+    def _put_scores(self, row: int, scores: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Sets the scores of a row. Returns: the first scorer that went wrong, and how."""
+        fault = None
+        for name, score in scores.items():
+            scorer = self.scorers.get(name)
+            if scorer is None:
+                scorer = self.scorers[name] = ScorerColumns(self._spool)
+            found = scorer.put(row, score)
+            if found is not None and fault is None:
+                fault = name, found
+        if len(scores) < len(self.scorers):
+            for name, scorer in self.scorers.items():
+                if name not in scores:
+                    scorer.put(row, None)
+        return fault
 
     def leave_out(self, result: Mapping[str, Any]) -> None:
         """Adds only what a result used, as for earlier runs. Results have to come in the order of
@@ -355,27 +391,31 @@ class Columns:
         self._add_replaced(_used(result), _cached_calls(result), is_same_run=is_same_run)
 
     def close(self) -> None:
-        """Frees what only adding needs, above all the samples' ids. Nothing can be added
-        afterwards.
-        """
-        self._add_fresh()
+        """Numbers the samples. Nothing can be added afterwards."""
+        _add_rows(self._columns, self._fresh)
         for scorer in self.scorers.values():
             scorer.grow(self._count)
-        self.sample_count = len(self._samples)
-        self._samples = Interner()
-        self._rows.clear()
+        self.sample_count = self._count
+        self.sample = range(self._count)
+        if len(self._epochs) > 1:
+            samples = Interner()
+            self.sample = self._column("i")
+            self.sample.extend(map(samples.number_of_hash, self._sample_hash))
+            self.sample_count = len(samples)
         self.left_out_count = len(self._left_out)
-        self._left_out = Interner()
-        del self._run[:]
+        self._keys = self._left_out = Interner()
         if self.parts is not None:
-            self.with_group_by = len(self) - self.parts.count(NONE)
+            self.with_group_by = len(self) - countOf(self.parts, NONE)
         if self.clusters is not None:
-            self.with_cluster = len(self) - self.clusters.count(NONE)
-            for row, number in enumerate(self.clusters):
-                if number == NONE:
-                    self.clusters[row] = -1 - self.sample[row]
+            self.with_cluster = len(self) - countOf(self.clusters, NONE)
+            numbers = self._column("i")
+            numbers.extend(
+                -1 - sample if number == NONE else number
+                for number, sample in zip(self.clusters, self.sample, strict=True)
+            )
+            self.clusters = numbers
 
-    def spending(self, rows: array[int]) -> Spending:
+    def spending(self, rows: Rows) -> Spending:
         """The usage of the results in `rows`."""
         amounts = {name: _amount(column, rows) for name, column in self.used.items()}
         return Spending(**amounts, cached_calls=sum(values_at(self.cached_calls, rows)))
@@ -401,41 +441,24 @@ class Columns:
             if column is not None and row == len(column):
                 column.append(NONE)
         if self.clusters is not None:
-            self.clusters[row] = self._number_in(self.cluster_names, sample, read=self._cluster)
+            name = self._name_in(sample, self._cluster)
+            self.clusters[row] = NONE if name is None else self._cluster_names.number(name)
         if self.parts is not None:
-            self.parts[row] = self._number_in(self.part_names, sample, read=self._group_by)
+            name = self._name_in(sample, self._group_by)
+            self.parts[row] = NONE if name is None else number_of(name, self.part_names)
             if len(self.part_names) > MAX_VALUES:
                 raise UsageError(
                     f"{self._group_name!r} has over {MAX_VALUES:,} values; group by a field with "
                     "fewer"
                 )
 
-    def _number_in(
-        self,
-        names: dict[str, int],
-        sample: Sample,
-        read: Callable[[Sample], Any] | None,
-    ) -> int:
+    def _name_in(self, sample: Sample, read: Callable[[Sample], Any] | None) -> str | None:
         value = None if read is None else read(sample)
         if value is None:
             if len(self.fields) < MOST_FIELDS:
                 self.fields.update(dict.fromkeys(sample.metadata))
-            return NONE
-        return number_of(
-            value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str),
-            names,
-        )
-
-    def _row(self, group: int, sample: int, epoch: int) -> int:
-        """The row of a result; the next free one for a new result."""
-        rows = self._rows.get((group, epoch))
-        if rows is None:
-            rows = self._rows[group, epoch] = array("i")
-        if sample >= len(rows):
-            rows.extend([NONE] * (sample + 1 - len(rows)))
-        if rows[sample] == NONE:
-            rows[sample] = self._count
-        return rows[sample]
+            return None
+        return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
 
     def _replace(self, row: int, run: int) -> None:
         self.replaced_count += 1
@@ -452,30 +475,26 @@ class Columns:
         if not is_same_run:
             self._replaced_cached += cached_calls
 
-    def _error_of(self, result: Mapping[str, Any]) -> int:
+    def _error_of(self, result: Mapping[str, Any], fault: tuple[str, str] | None) -> int:
         """The number of the error's kind, NONE without an error; keeps the message as the kind's
-        example.
+        example. `fault` is a scorer that went wrong, and how.
         """
-        is_error = result["verdict"] == _ERROR
         failure = result["failure"]
+        is_error = result["verdict"] == _ERROR
         if failure is not None:
             kind = failure["kind"]
             message = failure["message"]
             resource = failure.get("resource")
             if not is_error and resource is not None:
                 kind = f"{resource} limit, not an error"
+        elif fault is not None:
+            kind = f"scorer {fault[0]}"
+            message = fault[1]
+        elif is_error:
+            kind = "unknown"
+            message = ""
         else:
-            kind = message = ""
-            for name, score in result["scores"].items():
-                fault = _fault_in(score.get("error"), score["value"])
-                if fault is not None:
-                    kind = f"scorer {name}"
-                    message = fault
-                    break
-            if not kind:
-                if not is_error:
-                    return NONE
-                kind = "unknown"
+            return NONE
         number = number_of(kind, self.errors)
         self.examples[number] = message[:_MAX_EXAMPLE_CHARS]
         return number
@@ -489,44 +508,42 @@ def _run_of(result: Mapping[str, Any]) -> int:
     return hash((task_id, "" if task_id is not None else result["started"])) & _MOST
 
 
-def _used(result: Mapping[str, Any]) -> tuple[float, ...]:
+def _used(result: Mapping[str, Any]) -> list[float]:
     """The costs, the savings and the tokens of a result, NONE where unknown, in the order of
     `Columns.used`.
     """
-    used = result["usage"].get
-    scoring_cost = scoring_saved = 0.0
+    used: list[float] = [0.0, 0.0, 0.0, 0, 0, 0, 0]
+    for name, value in result["usage"].items():
+        place = _PLACES.get(name)
+        if place is None:
+            continue
+        if place >= len(_DOLLARS):
+            used[place] = _count(value)
+        else:
+            used[place] = NONE if value is None else value + 0.0
     for score in result["scores"].values():
-        if "usage" in score:
-            scoring = score["usage"].get
-            scoring_cost = _sum(scoring_cost, scoring("cost_usd", 0.0))
-            scoring_saved = _sum(scoring_saved, scoring("cache_saved_usd", 0.0))
-    cost = _sum(used("cost_usd", 0.0), 0.0)
-    saved = _sum(used("cache_saved_usd", 0.0), scoring_saved)
-    return (
-        NONE if cost is None else cost,
-        NONE if scoring_cost is None else scoring_cost,
-        NONE if saved is None else saved,
-        _count(used("input_tokens", 0)),
-        _count(used("output_tokens", 0)),
-        _count(used("cached_tokens", 0)),
-        _count(used("reasoning_tokens", 0)),
-    )
-
-
-def _sum(first: float | None, second: float | None) -> float | None:
-    return None if first is None or second is None else first + second
+        for name, value in score["usage"].items() if "usage" in score else ():
+            place = _SCORING_PLACES.get(name)
+            if place is not None and used[place] != NONE:
+                used[place] = NONE if value is None else used[place] + value
+    return used
 
 
 def _count(tokens: int | None) -> int:
     if tokens is None or tokens < 0:
         return NONE
-    return min(index(tokens), _MOST)
+    return index(tokens) if tokens <= _MOST else _MOST
 
 
 def _cached_calls(result: Mapping[str, Any]) -> int:
-    return min(max(index(result["cached_calls"]), 0), _MOST)
+    return max(_count(index(result["cached_calls"])), 0)
 
 
-def _amount(column: array[Any], rows: Sequence[int]) -> Amount:
-    known = array("d" if column.typecode == "d" else "q", known_values(column, rows))
-    return Amount(math.fsum(known) if known.typecode == "d" else sum(known), len(known), len(rows))
+def _amount(column: Column, rows: Rows) -> Amount:
+    unknown = countOf(values_at(column, rows), NONE)
+    if unknown:
+        values = known_values(column, rows)
+    else:
+        values = values_at(column, rows)
+    total = math.fsum(values) if column.typecode == "d" else sum(values)
+    return Amount(total, len(rows) - unknown, len(rows))

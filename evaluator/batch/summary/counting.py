@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import cached_property, partial
 from itertools import combinations, groupby
 from operator import eq, ne
-from typing import TypeAlias
 
 from evaluator.batch.fields import nearest_field
 from evaluator.batch.records import SampleResult
@@ -43,6 +42,7 @@ from evaluator.batch.summary.columns import (
     VERDICTS,
     Ballot,
     Columns,
+    Rows,
     ScorerColumns,
     known_values,
     rows_where,
@@ -59,6 +59,7 @@ from evaluator.batch.summary.parts import (
     Percentiles,
     ReducedScore,
     ScorerSummary,
+    Spending,
     VerdictCounts,
 )
 from evaluator.errors import UsageError
@@ -67,7 +68,7 @@ from evaluator.language.syntax import has_markup
 Rating = Hashable | None
 
 
-def votes_agreement(name: str, scorer: ScorerColumns, rows: array[int]) -> Iterator[JudgeAgreement]:
+def votes_agreement(name: str, scorer: ScorerColumns, rows: Rows) -> Iterator[JudgeAgreement]:
     """The agreement of one scorer's judges: Krippendorff's alpha of all, then Cohen's kappa of each
     two.
 
@@ -76,7 +77,7 @@ def votes_agreement(name: str, scorer: ScorerColumns, rows: array[int]) -> Itera
     votes = scorer.votes
     if votes is None:
         return
-    seen = Counter(votes[row] for row in rows if votes[row] != NONE)
+    seen = Counter(known_values(votes, rows))
     ballots: list[Ballot] = list(scorer.ballots)
     judges = tuple(dict.fromkeys(judge for number in seen for judge, _ in ballots[number]))
     counts = Counter[tuple[Rating, ...]]()
@@ -95,9 +96,7 @@ def votes_agreement(name: str, scorer: ScorerColumns, rows: array[int]) -> Itera
             yield JudgeAgreement((first, second), name, "cohen_kappa", _same(pairs.items()), kappa)
 
 
-def scorers_agreement(
-    scorers: Mapping[str, ScorerColumns], rows: array[int]
-) -> Iterator[JudgeAgreement]:
+def scorers_agreement(scorers: Mapping[str, ScorerColumns], rows: Rows) -> Iterator[JudgeAgreement]:
     """Cohen's kappa of each two scorers with binary scores, where both judged some result in
     `rows`.
 
@@ -117,7 +116,7 @@ def scorers_agreement(
             yield JudgeAgreement(names, None, "cohen_kappa", _same(pairs.items()), kappa)
 
 
-def _is_binary(scorer: ScorerColumns, rows: array[int]) -> bool:
+def _is_binary(scorer: ScorerColumns, rows: Rows) -> bool:
     valued = rows_where(partial(eq, VALUED), scorer.state, rows)
     judged = rows_where(partial(ne, NONE), scorer.passed, valued)
     return all(map(eq, values_at(scorer.value, judged), values_at(scorer.passed, judged)))
@@ -140,7 +139,6 @@ def _same(counts: Iterable[tuple[tuple[Rating, ...], int]]) -> float | None:
     return None
 
 
-Rows: TypeAlias = "array[int]"
 _PASSED, _FAILED, _ERROR, _UNSCORED = range(len(VERDICTS))
 _JUDGED = frozenset({_PASSED, _FAILED})
 _WITHOUT = "(none)"
@@ -157,7 +155,7 @@ def summarise(
     reducers: Sequence[str] | None = None,
     unfinished: str = "",
 ) -> BatchSummary:
-    """The summary of `results`, which are read once and not kept: 100,000 results take about 20 MB.
+    """The summary of `results`, which are read once and not kept (see `columns`).
 
     Of several results for one (template, variant, sample, epoch) the last one counts, so every line
     ever written can be passed, in order. The others are `replaced`; what they used is in
@@ -219,7 +217,11 @@ def summarise_columns(
         order = sorted(columns.groups)
     made = _groups(columns, order, totals=totals)
     groups = tuple(group.summary(key, wanted) for key, group in zip(order, made, strict=True))
-    everything = array("i", range(len(columns)))
+    everything = range(len(columns))
+    if len(made) == 1:
+        (whole,) = made
+    else:
+        whole = _Group(columns, everything, total=None)
     counts = _counts(columns, everything, pending=_pending(total, columns))
     return BatchSummary(
         unfinished=unfinished,
@@ -227,9 +229,9 @@ def summarise_columns(
         samples=columns.sample_count,
         epochs=max((group.epochs for group in groups), default=0),
         groups=groups,
-        spending=columns.spending(everything),
-        durations=_durations(columns, everything),
-        errors=_errors(columns, everything),
+        spending=whole.spending,
+        durations=whole.durations,
+        errors=whole.errors,
         replaced=columns.replaced_count,
         left_out=columns.left_out_count,
         replaced_spending=columns.replaced_spending(),
@@ -253,9 +255,10 @@ def summarise_columns(
 def _groups(
     columns: Columns, order: Iterable[tuple[str, str]], totals: Mapping[tuple[str, str], int]
 ) -> list[_Group]:
-    rows_of = [array("i") for _ in columns.groups]
-    for row, group in enumerate(columns.group):
-        rows_of[group].append(row)
+    rows_of = [
+        rows_where(partial(eq, group), columns.group, range(len(columns)))
+        for group in columns.groups.values()
+    ]
     return [_Group(columns, rows_of[columns.groups[key]], total=totals.get(key)) for key in order]
 
 
@@ -293,11 +296,15 @@ class _Group:
             self.pending = None
         else:
             self.pending = _remaining(total, len(rows))
-        epochs = array("i", bytes(4 * columns.sample_count))
-        for row in rows:
-            epochs[columns.sample[row]] += 1
-        self.samples = sum(map(bool, epochs))
-        self.epochs = max(epochs, default=0)
+        if columns.sample_count == len(columns):
+            self.samples = len(rows)
+            self.epochs = min(len(rows), 1)
+        else:
+            epochs = array("i", bytes(4 * columns.sample_count))
+            for sample in values_at(columns.sample, rows):
+                epochs[sample] += 1
+            self.samples = sum(map(bool, epochs))
+            self.epochs = max(epochs, default=0)
 
     def summary(self, key: tuple[str, str], wanted: list[Reducer] | None) -> GroupSummary:
         columns = self.columns
@@ -315,22 +322,42 @@ class _Group:
             epochs=self.epochs,
             reduced=tuple(self.reduced(wanted)) if wanted else (),
             variance=self.variances() if self.epochs > 1 else {},
-            spending=columns.spending(rows),
-            durations=_durations(columns, rows),
+            spending=self.spending,
+            durations=self.durations,
             output_tokens=_percentiles(
-                array("d", known_values(columns.used["output_tokens"], rows))
+                array("i", known_values(columns.used["output_tokens"], rows))
             ),
-            errors=_errors(columns, rows),
+            errors=self.errors,
             confusion=dict(self.confusions()),
             agreement=tuple(self.agreements()),
             stability=dict(self.stabilities()),
         )
 
+    @cached_property
+    def spending(self) -> Spending:
+        return self.columns.spending(self.rows)
+
+    @cached_property
+    def durations(self) -> Percentiles:
+        return _percentiles(array("f", values_at(self.columns.duration, self.rows)))
+
+    @cached_property
+    def errors(self) -> tuple[ErrorKind, ...]:
+        """The kinds of errors, the most frequent first."""
+        columns = self.columns
+        seen = Counter(known_values(columns.error, self.rows))
+        kinds = list(columns.errors)
+        found = [
+            ErrorKind(kinds[number], count, columns.examples[number])
+            for number, count in seen.items()
+        ]
+        return tuple(sorted(found, key=lambda error: (-error.count, error.kind)))
+
     def part(self, rows: Rows, pending: int | None) -> Part:
         columns = self.columns
         counts = _counts(columns, rows, pending=pending)
         judged = rows_where(_JUDGED.__contains__, columns.verdict, rows)
-        values = array("d", map(partial(eq, _PASSED), values_at(columns.verdict, judged)))
+        values = array("b", map(partial(eq, _PASSED), values_at(columns.verdict, judged)))
         results = counts.results
         accuracy = Accuracy(
             counts.passed,
@@ -350,7 +377,7 @@ class _Group:
         states = Counter(values_at(scorer.state, rows))
         valued = rows_where(partial(eq, VALUED), scorer.state, rows)
         judged = rows_where(partial(ne, NONE), scorer.passed, rows)
-        passes = array("d", values_at(scorer.passed, judged))
+        passes = array("b", values_at(scorer.passed, judged))
         passed = int(sum(passes))
         waiting = 0
         if 0 < states[ABSENT] < len(rows):
@@ -381,7 +408,7 @@ class _Group:
             clusters = columns.sample
         else:
             clusters = columns.clusters
-        return array("i", (clusters[row] for row in rows))
+        return array("i", values_at(clusters, rows))
 
     def with_known_interval(self, estimate: Estimate) -> Estimate:
         """The estimate, without an interval where no result has the cluster field: the clusters are
@@ -410,11 +437,10 @@ class _Group:
             json.dumps(name) if name == _WITHOUT or name[:1] == '"' else name
             for name in columns.part_names
         ]
-        found: dict[str, Rows] = {}
-        for row in self.rows:
-            number = columns.parts[row]
+        found: dict[str, array[int]] = {}
+        for row, number in zip(self.rows, values_at(columns.parts, self.rows), strict=True):
             found.setdefault(_WITHOUT if number == NONE else names[number], array("i")).append(row)
-        return dict(sorted(found.items()))
+        return dict[str, Rows](sorted(found.items()))
 
     def reduced(self, wanted: list[Reducer]) -> Iterable[ReducedScore]:
         for name in (None, *self.columns.scorers):
@@ -474,14 +500,16 @@ class _Group:
         targets = columns.target_labels.numbers
         if targets is None or len(targets) < 2:
             return
-        rows = [row for row in self.rows if columns.targets[row] != NONE]
+        rows = rows_where(partial(ne, NONE), columns.targets, self.rows)
         if len(rows) < _LEAST_PER_LABEL * len(targets):
             return
         for name, scorer in columns.scorers.items():
             answers = scorer.labels.numbers
             if not answers or len({*targets, *answers}) > MAX_LABELS:
                 continue
-            pairs = Counter((columns.targets[row], scorer.answers[row]) for row in rows)
+            pairs = Counter(
+                zip(values_at(columns.targets, rows), values_at(scorer.answers, rows), strict=True)
+            )
             wanted = sorted(targets)
             given = sorted(answers)
             yield (
@@ -514,10 +542,6 @@ def _counts(columns: Columns, rows: Rows, pending: int | None) -> VerdictCounts:
     return VerdictCounts(seen[_PASSED], seen[_FAILED], seen[_ERROR], seen[_UNSCORED], pending)
 
 
-def _durations(columns: Columns, rows: Rows) -> Percentiles:
-    return _percentiles(array("d", values_at(columns.duration, rows)))
-
-
 def _percentiles(values: Sequence[float]) -> Percentiles:
     p50, p90, p99 = percentiles(values, (0.5, 0.9, 0.99))
     return Percentiles(p50, p90, p99, len(values))
@@ -528,18 +552,8 @@ def _grades(scorer: ScorerColumns, rows: Rows) -> dict[str, int]:
     if not scorer.are_grades:
         return {}
     names = list(scorer.labels.numbers or ())
-    seen = Counter(scorer.answers[row] for row in rows if scorer.answers[row] != NONE)
+    seen = Counter(known_values(scorer.answers, rows))
     return {names[number]: count for number, count in seen.most_common()}
-
-
-def _errors(columns: Columns, rows: Rows) -> tuple[ErrorKind, ...]:
-    """The kinds of errors, the most frequent first."""
-    seen = Counter(columns.error[row] for row in rows if columns.error[row] != NONE)
-    kinds = list(columns.errors)
-    found = [
-        ErrorKind(kinds[number], count, columns.examples[number]) for number, count in seen.items()
-    ]
-    return tuple(sorted(found, key=lambda error: (-error.count, error.kind)))
 
 
 def _notes(

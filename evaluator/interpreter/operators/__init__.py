@@ -1,4 +1,4 @@
-"""One module for each operator, and the table of the functions that run them."""
+"""The operators, and the table of the functions that run them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from evaluator.errors.results import Outcome
 from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.frame import Run
 from evaluator.interpreter.operators.atomic import run_atomic
+from evaluator.interpreter.operators.iteration import run_map, run_reduce
 from evaluator.interpreter.operators.loop import run_loop
-from evaluator.interpreter.operators.map import run_map
-from evaluator.interpreter.operators.reduce import run_reduce
 from evaluator.interpreter.operators.script import run_script_task
 from evaluator.interpreter.operators.sequential import run_sequential
 from evaluator.nodes import Atomic, DirectorEvaluatorLoop, Map, Reduce, Script, Sequential, Task

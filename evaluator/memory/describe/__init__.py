@@ -64,17 +64,15 @@ def describe_markdown(text: str) -> Description:
     if it has one.
     """
     headings = list(_markdown_headings(text[:LOOKED_AT_CHARS]))
+    front = ""
     if text.startswith("---"):
         front = text[:4_000].split("\n---", 1)[0]
-    else:
-        front = ""
     titled = _TITLE.search(front)
+    summary = ""
     if titled:
         summary = titled.group(1)
     elif headings:
         summary = headings.pop(0)
-    else:
-        summary = ""
     return make("markdown", summary=summary, headings=headings)
 
 

@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.patterns import Pattern
 
 LOOKED_AT_CHARS = 400_000
@@ -37,7 +37,7 @@ _TOTAL_CHARS = 6_000
 _BLANK = re.compile(r"[\s\x00-\x1f\x7f]+")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Description:
     """A file in a few words.
 

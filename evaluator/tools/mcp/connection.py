@@ -179,10 +179,10 @@ class Connection:
         """Subscribes to changes; servers without a handshake do not announce them otherwise."""
         from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 
+        is_watch = self._watch is not None
         uris = ()
         if self._watch is not None:
             uris = self._watch.uris
-        is_watch = self._watch is not None
         try:
             async with client.listen(
                 tools_list_changed=True,
@@ -268,17 +268,15 @@ class Connection:
         except TimeoutError as error:
             if not timer.expired():
                 raise
-            if self._opened.done():
+            after = ""
+            if not self._opened.done():
+                after = ", its start included"
+            else:
                 self._check()
                 if is_call:
                     after = "; the call was not repeated and may still take effect"
-                else:
-                    after = ""
-            else:
-                after = ", its start included"
-            if self._process is None:
-                output = ""
-            else:
+            output = ""
+            if self._process is not None:
                 output = self._process.other_output()
             raise ToolError(
                 f"MCP server {name!r} did not answer {what} within {timeout_s:.3g} "
@@ -337,10 +335,9 @@ class Connection:
 
     def _ended(self, what: str, is_call: bool) -> ToolError:
         why = self.why or "the connection closed"
+        after = ""
         if is_call:
             after = "; the call was not repeated and may have taken effect"
-        else:
-            after = ""
         return ToolError(f"MCP server {self.server.name!r} was lost during {what}: {why}{after}")
 
     def _check(self) -> asyncio.Task[None]:

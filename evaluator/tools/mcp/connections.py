@@ -43,10 +43,7 @@ class McpConnections:
     ) -> None:
         self._cwd = cwd
         self._notice = notice
-        if environ is None:
-            self._environ = os.environ
-        else:
-            self._environ = environ
+        self._environ = os.environ if environ is None else environ
         self._open: dict[asyncio.AbstractEventLoop, dict[McpServer, Connection]] = {}
         self._unanswered: dict[McpServer, int] = {}
         self._told: set[str] = set()
@@ -183,10 +180,9 @@ class McpConnections:
             return current
         starts = self._unanswered.get(server, 0)
         if starts > MAX_RESTARTS:
+            why = "see the errors before"
             if current is not None:
                 why = current.why
-            else:
-                why = "see the errors before"
             raise ToolError(
                 f"MCP server {server.name!r} is given up: started {starts} times, it answered no "
                 "call; "

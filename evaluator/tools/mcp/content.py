@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from evaluator.errors import ConfigurationError, ToolError
 from evaluator.errors.messages import did_you_mean, listed, visible
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.models.attachments import MAX_BYTES_TOGETHER, Attachment
 from evaluator.patterns import Pattern
 from evaluator.tools.mcp.servers import McpServer, offered_name
@@ -32,7 +32,7 @@ _LISTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EventWatch:
     """What a session watches: the resources `uris`, and everything else that the server announces.
 
@@ -171,17 +171,14 @@ def answer_of_result(result: Any, tool: str) -> ToolAnswer:
     images: list[Attachment] = []
     parts: list[str] = []
     for block in result.content:
+        image = None
         if block.type == "image" and len(images) < MAX_IMAGES:
             image = _image_of(block, tool, before=images)
+        if image is None:
+            parts.append(_text_of_block(block))
         else:
-            image = None
-        if image is not None:
             images.append(image)
-        parts.append(
-            _text_of_block(block)
-            if image is None
-            else f"[image, {image.media_type}, {image.size:,} bytes]"
-        )
+            parts.append(f"[image, {image.media_type}, {image.size:,} bytes]")
     structured = result.structured_content
     if structured is not None and not any(_is_json_of(part, structured) for part in parts):
         parts.append(json.dumps(structured, ensure_ascii=False))
@@ -201,7 +198,8 @@ def _image_of(block: Any, tool: str, before: list[Attachment]) -> Attachment | N
     image = Attachment(block.mime_type, data, source=f"image {len(before) + 1} of {tool}")
     if image_problem(image) is not None:
         return None
-    if sum(each.size for each in (*before, image)) <= MAX_BYTES_TOGETHER:
+    is_small = sum(each.size for each in (*before, image)) <= MAX_BYTES_TOGETHER
+    if is_small:
         return image
     return None
 

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from evaluator.errors import ConfigurationError
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.models.key_transport import may_carry_keys
 from evaluator.patterns import Pattern
 
@@ -25,7 +25,7 @@ _MAX_NAME = 32
 _NOT_IN_A_NAME = Pattern(r"[^A-Za-z0-9_-]")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class McpHeader:
     """An HTTP header: `prefix` followed by the value of the environment variable `variable`."""
 
@@ -34,7 +34,7 @@ class McpHeader:
     prefix: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class McpServer:
     """An MCP server: a program that is started (`command` and `args`), or an address (`url`,
     streamable HTTP).

@@ -159,10 +159,9 @@ class ServerProcess:
         """
         parts: list[str] = []
         if self._garbage:
+            lines = "lines that are not messages"
             if self._garbage == 1:
                 lines = "line that is not a message"
-            else:
-                lines = "lines that are not messages"
             parts.append(
                 f"it wrote {self._garbage} {lines} to stdout, the first: {self._first_garbage!r}"
             )
@@ -291,10 +290,7 @@ async def http(
     async def look(response: httpx2.Response) -> None:
         if response.request.method == "POST":
             status = f"HTTP {response.status_code} {response.reason_phrase}".strip()
-            if response.status_code >= 400:
-                refused[:] = [status]
-            else:
-                refused[:] = []
+            refused[:] = [status] if response.status_code >= 400 else []
         _limit_size(response)
 
     async with (

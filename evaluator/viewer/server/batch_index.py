@@ -22,10 +22,10 @@ from typing import Any, cast
 
 from evaluator import clock
 from evaluator.batch.folder import LABELS, RESULTS, BatchFolder
-from evaluator.batch.identity import Interner
 from evaluator.batch.labels import CurrentLabels, Label, read_labels
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors import RecordError
+from evaluator.store.columns import Interner
 from evaluator.viewer.server.text_store import TextStore
 
 VERDICTS = tuple(Verdict)

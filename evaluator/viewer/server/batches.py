@@ -405,6 +405,9 @@ def repeat_command(batch: Batch, result: SampleResult) -> str:
                 if isinstance(value, str) and value:
                     parts += [f"--{name}", shlex.quote(value)]
     for name, value in result.inputs.items():
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        if isinstance(value, str):
+            text = value
+        else:
+            text = json.dumps(value, ensure_ascii=False)
         parts += ["--input", shlex.quote(f"{name}={text}")]
     return " ".join(parts)

@@ -49,7 +49,10 @@ def label_page(state: State, query: Query) -> Page:
     title = f"Label {batch.name}"
     if not query.get("labeller", "").strip():
         return Page("label", title, shown | {"choices": _choices(batch)})
-    value = LATER if matrix.index.unread else _session(state, batch, matrix.index, query)
+    if matrix.index.unread:
+        value = LATER
+    else:
+        value = _session(state, batch, matrix.index, query)
     if value.value is None:
         shown["problem"] = value.error
         return Page("label", title, shown, live_ms=0 if value.error else COMPUTING_MS)
@@ -175,7 +178,10 @@ def _finished(
         ]
     else:
         found = preferences(batch)
-        tables = [preference_table(found)] if found else []
+        if found:
+            tables = [preference_table(found)]
+        else:
+            tables = []
     given = list(session.given.values())
     return {
         "lines": session.subject.lines(),

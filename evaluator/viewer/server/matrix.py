@@ -190,7 +190,10 @@ class Matrix:
         of_base = bytearray(len(masks))
         of_others = bytearray(len(masks))
         for row in rows:
-            side = of_base if groups[row] == base else of_others
+            if groups[row] == base:
+                side = of_base
+            else:
+                side = of_others
             side[samples[row]] |= 1 << verdicts[row]
         for sample, (one, other) in enumerate(zip(of_base, of_others, strict=True)):
             if (one & _PASSED and other & _FAILED) or (one & _FAILED and other & _PASSED):

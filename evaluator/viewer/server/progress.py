@@ -138,7 +138,10 @@ def simulated_cells(batch: Batch) -> list[bool]:
 def progress_data(batch: Batch, name: str, index: BatchIndex, about: About) -> dict[str, Any]:
     counts = index.counts()
     results = sum(counts.values())
-    total = None if batch.totals is None else sum(batch.totals.values())
+    if batch.totals is None:
+        total = None
+    else:
+        total = sum(batch.totals.values())
     state = batch_state(about)
     rate = left_s = session = None
     if state == "running":

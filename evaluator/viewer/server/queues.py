@@ -46,7 +46,10 @@ def queue_page(state: State, query: Query) -> Page:
         return Page("queue", "Queue", shown)
     folder = project.find("queues", chosen)
     board = state.boards.get(folder, _version(folder), lambda: _board(state, folder, chosen))
-    live_ms = LIVE_MS if board.is_current else COMPUTING_MS
+    if board.is_current:
+        live_ms = LIVE_MS
+    else:
+        live_ms = COMPUTING_MS
     return Page("queue", "Queue", shown | {"board": board}, live_ms=live_ms)
 
 
@@ -165,7 +168,10 @@ def _run(state: State, entry: QueueEntry, attempt: StrategyAttempt) -> dict[str,
     # Another folder's worker may have numbered its runs alike.
     if header is None or mapping(header.extra.get("labels")).get(ENTRY_LABEL) != entry.id:
         return nothing
-    models = () if recording.summary is None else recording.summary.models
+    if recording.summary is None:
+        models = ()
+    else:
+        models = recording.summary.models
     return {
         "href": f"/run/{folder}/{found[1]}",
         "simulated": any(map(is_simulated_model, models)),

@@ -265,7 +265,10 @@ def run_page(state: State, query: Query) -> Page:
     header = recording.header
     talks = conversations(recording)
     template, lines = _template(state, recording)
-    usage = total_usage(recording.steps) if summary is None else summary.usage
+    if summary is None:
+        usage = total_usage(recording.steps)
+    else:
+        usage = summary.usage
     models = () if summary is None else summary.models
     values = {
         "href": f"/run/{folder}/{query['task']}",

@@ -244,7 +244,10 @@ class Timeline:
     def __init__(self, recording: Recording) -> None:
         header = recording.header
         self._now = clock.wall()
-        self._start = None if header is None else _moment(header.created)
+        if header is None:
+            self._start = None
+        else:
+            self._start = _moment(header.created)
         self._pauses: list[tuple[float, float]] = []
         if self._start is not None:
             self._pauses = list(_pauses(recording, self._start))
@@ -378,7 +381,10 @@ def _repeated(
 
 
 def _output(step: Step) -> str:
-    output = None if step.end is None else step.end.output
+    if step.end is None:
+        output = None
+    else:
+        output = step.end.output
     if mapping(output):
         output = mapping(output).get("content")
     return pretty(output)
@@ -401,7 +407,10 @@ def _iterated(
 ) -> list[Change]:
     """The same part of a loop in the iteration before."""
     match = _ITERATION.fullmatch(conversation.path)
-    before = by_path.get(f"{match[1]}{int(match[2]) - 1}{match[3]}") if match else None
+    if match:
+        before = by_path.get(f"{match[1]}{int(match[2]) - 1}{match[3]}")
+    else:
+        before = None
     if before is None:
         return []
     both = (before, conversation)

@@ -160,7 +160,10 @@ def _walk(root: Path) -> Iterator[tuple[Path, set[str]]]:
                 continue
             yield folder, names
             # The task files of a batch belong to the batch.
-            left_out = _SKIPPED | {TASKS} if is_batch(names) else _SKIPPED
+            if is_batch(names):
+                left_out = _SKIPPED | {TASKS}
+            else:
+                left_out = _SKIPPED
             below += [folder / name for name in sorted(inside) if name not in left_out]
         level = below
 

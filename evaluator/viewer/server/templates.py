@@ -232,7 +232,10 @@ def _fields(template: Template, query: Query) -> tuple[list[InputField], dict[st
         # Browsers send line ends as CR LF.
         text = query.get(_PREFIX + declared.name, "").replace("\r\n", "\n")
         problem = ""
-        default = "" if declared.default is None else declared.default.value
+        if declared.default is None:
+            default = ""
+        else:
+            default = declared.default.value
         if text:
             try:
                 values[declared.name] = read_typed(text, declared.type)
