@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
-from difflib import SequenceMatcher, get_close_matches
 from heapq import nsmallest
 
 MAX_HINT_NAME = 200
@@ -39,6 +38,8 @@ def did_you_mean(name: str, known: Collection[str], otherwise: str | None = None
             return f"did you mean `{candidate}`?"
         if len(candidate) <= MAX_HINT_NAME:
             folded.setdefault(candidate.lower().replace("-", "_"), candidate)
+    from difflib import get_close_matches
+
     near = get_close_matches(name.lower().replace("-", "_"), list(folded), n=3, cutoff=0.6)
     if not near:
         return otherwise
@@ -61,6 +62,8 @@ def correction(name: str, known: Collection[str], cutoff: float = 0.7) -> str | 
     swapped = [each for each in folded if len(each) == len(low) and _is_swap(each, low)]
     if len(swapped) == 1:
         return folded[swapped[0]]
+    from difflib import SequenceMatcher, get_close_matches
+
     near = get_close_matches(low, list(folded), n=2, cutoff=cutoff)
     if not near:
         return None

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import logging
 import os
 import sys
@@ -95,6 +94,8 @@ class JsonStream(SafeStream):
         return False
 
     def print_event(self, event: str, **fields: Any) -> None:
+        import json
+
         self.lines.write(json.dumps({"event": event, **fields}) + "\n")
         self.lines.flush()
 

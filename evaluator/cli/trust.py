@@ -69,7 +69,6 @@ def permit_schemas(library: TemplateLibrary, trust: bool) -> None:
 
 def code_of_schemas(library: TemplateLibrary, project: Path) -> list[ProjectFile]:
     """The files of a project's code that the schemas of its templates name."""
-    from evaluator.files.project_code import code_files
     from evaluator.library.shapes import is_model
     from evaluator.nodes import Task
     from evaluator.nodes.walk import descendants
@@ -80,6 +79,8 @@ def code_of_schemas(library: TemplateLibrary, project: Path) -> list[ProjectFile
             if isinstance(node, Task) and node.output is not None and node.output.schema:
                 name = node.output.schema.strip()
                 if is_model(name):
+                    from evaluator.files.project_code import code_files
+
                     found.update(dict.fromkeys(code_files(name.rpartition(":")[0], project)))
     return list(found)
 

@@ -29,8 +29,7 @@ from evaluator.nodes.sampling import (
     read_extra_body,
     read_stop,
 )
-from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox, SandboxFolder
-from evaluator.processes.supervisor import MEMORY_BYTES
+from evaluator.processes.sandboxes import MEMORY_BYTES, NO_SANDBOX, Sandbox, SandboxFolder
 from evaluator.tools.mcp.servers import McpServer, read_server
 from evaluator.tools.policy import POLICIES, Policy, PolicyRule
 from evaluator.tools.tool import MANAGE_TASK

@@ -18,7 +18,6 @@ from evaluator.files.trust import ProjectFile, is_allowed
 from evaluator.handler.config import HandlerConfig, read_profile
 from evaluator.library.bounds import ModelUse
 from evaluator.nodes import Task
-from evaluator.tools.controls import controls_of
 from evaluator.tools.mcp.servers import McpServer
 
 
@@ -160,6 +159,8 @@ def names_of(config: HandlerConfig, project: str | Path) -> tuple[str, ...]:
 
 
 def _names(config: HandlerConfig, project: str) -> Iterator[str]:
+    from evaluator.tools.controls import controls_of
+
     if config.base_url is not None:
         yield f"the host of {config.base_url}, which gets what tasks send"
     if config.api_key_env is not None:

@@ -30,7 +30,6 @@ from evaluator.errors import (
 )
 from evaluator.errors.results import Usage
 from evaluator.handler.conversation import OnText, Session, SessionLog, SessionPlan, TurnCall
-from evaluator.handler.parking import located, park, recorded_failure
 from evaluator.handler.tool_runner import RepeatedCalls, Tools, run_tools
 from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.budget import UNKNOWN_USAGE, Budget
@@ -275,6 +274,8 @@ async def _attempts(call: TurnCall, extra: Mapping[str, Any] | None = None) -> M
     log = session.log
     choice = session.plan.choice
     if choice.parking is not None:
+        from evaluator.handler.parking import park
+
         await park(call, choice.parking)
     waits = session.plan.config.backoff_s
     attempt = 1
@@ -324,6 +325,8 @@ async def _attempts(call: TurnCall, extra: Mapping[str, Any] | None = None) -> M
             waited = None
             continue
         if not result.retryable or retries == len(waits):
+            from evaluator.handler.parking import located
+
             raise located(result, choice)
         waited = waits[retries]
         if choice.limiter is None:
@@ -530,6 +533,8 @@ def _recorded_response(end: StepEnd, session: Session) -> ModelResponse:
     """Raises: ProviderError, for a call that failed when it was recorded, and is not made again."""
     budget = session.budget
     if end.status != "success":
+        from evaluator.handler.parking import located, recorded_failure
+
         raise located(recorded_failure(end), session.plan.choice)
     response = ModelResponse.from_dict(end.output, end.usage)
     if end.extra is not None and end.extra.get("cached") is True:

@@ -25,14 +25,11 @@ from evaluator.language.fences import block
 from evaluator.language.sandbox import render
 from evaluator.language.scopes import Scope
 from evaluator.lazy_dataclass import dataclass
-from evaluator.library.words import query_terms, stems
 from evaluator.models.attachments import Attachment, media_type_of, size_problem
 from evaluator.nodes import AccumulationFormat, FilePaths, FreshContext, InheritContext, Task
 from evaluator.processes.concurrency import in_thread
-from evaluator.processes.scripts import run_script
 from evaluator.record.step_log import StepLog
 from evaluator.record.steps import cut_off_reason
-from evaluator.record.task_lists import TaskLists
 from evaluator.tools.mcp.servers import SCHEME, split_resource
 
 if TYPE_CHECKING:
@@ -154,6 +151,8 @@ async def assemble(
 
 def task_list_at(services: Services, path: str) -> str | None:
     """The name of the task list whose file `path` is; None for other files."""
+    from evaluator.record.task_lists import TaskLists
+
     if services.store is None:
         return None
     lists = TaskLists(services.store.root)
@@ -166,6 +165,8 @@ def relevant(
     """The items that share enough words with `description`, or whose source is `known` to be
     relevant; best first, as many as fit in `characters`.
     """
+    from evaluator.library.words import query_terms, stems
+
     terms = query_terms(description)
     most = sum(term.weight for term in terms)
     scored: list[tuple[float, int, ContextItem]] = []
@@ -288,6 +289,8 @@ class _Assembly:
         return await self.recorder.step(segment, "memory", args, look)
 
     async def _run_command(self, argv: list[str], shell: bool) -> list[str]:
+        from evaluator.processes.scripts import run_script
+
         if self.services.dry_run:
             self._warn(f"{argv[0]} was not run")
             return []
@@ -358,6 +361,8 @@ class _Assembly:
         The tools of a task cannot access the folder of task files, but a template may be given a
         task list to read.
         """
+        from evaluator.record.task_lists import TaskLists
+
         store = self.services.store
         name = task_list_at(self.services, path)
         if store is None or name is None:

@@ -24,7 +24,6 @@ from evaluator.errors.messages import type_of
 from evaluator.errors.results import Outcome, TaskError, TaskId
 from evaluator.handler.conversation import OnMessage
 from evaluator.interpreter.batch import evaluate_rows
-from evaluator.interpreter.chat import Chat, ChatReply
 from evaluator.interpreter.evaluator_parts import EvaluatorParts
 from evaluator.interpreter.failures import failure, to_task_error
 from evaluator.interpreter.frame import (
@@ -45,6 +44,7 @@ from evaluator.nodes import Call, Cond, Function, Node, Task
 from evaluator.record.store import TaskStore
 
 if TYPE_CHECKING:
+    from evaluator.interpreter.chat import Chat, ChatReply
     from evaluator.interpreter.compile import CompiledTask
     from evaluator.interpreter.preview import Preview
 
@@ -409,6 +409,8 @@ class Evaluator(EvaluatorParts):
 
         Returns: the outcome of the session; its content is the last answer.
         """
+        from evaluator.interpreter.chat import Chat
+
         session = Chat(ask, show)
         if on_start is not None:
             on_start(session)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
+from typing import TYPE_CHECKING
 
 from evaluator.errors import ConfigurationError, Diagnostic, TemplateError
 from evaluator.files.locations import shipped
@@ -25,7 +26,9 @@ from evaluator.library.checks import Checked, check_each
 from evaluator.nodes import Atomic, Node, Span, Task
 from evaluator.nodes.values import of_type
 from evaluator.nodes.walk import tasks
-from evaluator.xml.generated import GeneratedTask, read_generated_task
+
+if TYPE_CHECKING:
+    from evaluator.xml.generated import GeneratedTask
 
 _FILES = {
     "choose_template": "plan/choose_template.xml",
@@ -84,6 +87,8 @@ def read_allowed(
     The schema of an output is a type name or JSON Schema in the task: no file and no module is read
     for a model.
     """
+    from evaluator.xml.generated import read_generated_task
+
     generated = read_generated_task(text, file)
     node = generated.node
     if node is None:

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from evaluator.errors import LimitReached, MachineError
 from evaluator.errors.results import Outcome, TaskError
-from evaluator.interpreter import reparse
 from evaluator.interpreter.binding import BoundTask, bind, prepare
 from evaluator.interpreter.calls import run_call, run_cond
 from evaluator.interpreter.failures import to_task_error
@@ -69,6 +68,8 @@ async def _evaluate_task(run: Run, task: Task, frame: Frame) -> Outcome:
             notes={**bound.notes(), **failed.notes},
             details={**bound.details, **failed.details},
         )
+        from evaluator.interpreter import reparse
+
         if reparse.is_recoverable(run, task, bound, failed):
             return await reparse.recover(run, task, bound, failed)
     return _with_advice(task, failed)

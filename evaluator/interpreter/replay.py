@@ -18,7 +18,6 @@ from evaluator.interpreter.frame import Services
 from evaluator.interpreter.requests import recorded_options, recorded_run, recorded_services
 from evaluator.interpreter.runs import record_run
 from evaluator.lazy_dataclass import dataclass
-from evaluator.record.json_difference import first_difference
 from evaluator.record.recorded_steps import ChangedStep, ReplayedSteps
 from evaluator.record.step_log import StepLog
 from evaluator.record.steps import Recording
@@ -117,6 +116,8 @@ def _result_change(
     """The first difference between the recorded and the replayed result, in the fields that a
     caller uses.
     """
+    from evaluator.record.json_difference import first_difference
+
     summary = recording.summary
     if summary is None or halted is not None:
         return None

@@ -20,7 +20,6 @@ from evaluator.errors import Diagnostic, RecordError, TemplateError, UsageError
 from evaluator.errors.messages import cut, did_you_mean, shortened
 from evaluator.errors.results import Outcome, TaskError
 from evaluator.interpreter.calls import call_function
-from evaluator.interpreter.choosing import Candidate, choose, shortlist
 from evaluator.interpreter.failures import failure, to_task_error
 from evaluator.interpreter.frame import (
     DEFAULT_MAX_DEPTH,
@@ -43,12 +42,12 @@ from evaluator.nodes import Atomic, Call, Function, Input, Node, Sequential, Spa
 from evaluator.patterns import Pattern
 from evaluator.record.steps import Header
 from evaluator.xml.build import build
-from evaluator.xml.generated import read_generated_task
 from evaluator.xml.schema import validate
 from evaluator.xml.source import read_source
 from evaluator.xml.write import to_xml
 
 if TYPE_CHECKING:
+    from evaluator.interpreter.choosing import Candidate
     from evaluator.library import Match
 
 _XML = Pattern(r"\s*(?:<\?xml\b|<!--|<(?:task|template|library)\b)")
@@ -100,6 +99,8 @@ def read_xml_request(text: str) -> XmlRequest:
     except TemplateError:
         if is_manual:
             raise
+        from evaluator.xml.generated import read_generated_task
+
         generated = read_generated_task(text, _FILE)
         # What may be incomplete is not run.
         if generated.node is None or generated.doubts:
@@ -160,6 +161,8 @@ def prepare_request(
     if _NAME.fullmatch(request):
         # One word is a name: a misspelt name must not run the nearest template.
         return _refusing(_no_template(request, library))
+    from evaluator.interpreter.choosing import shortlist
+
     matches = library.match(request, limit=5)
     if rerank and (candidates := shortlist(library, request, matches)):
         return _of_choice(services, request, candidates=candidates)
@@ -279,6 +282,8 @@ def recorded_run(services: Services, header: Header, values: dict[str, Any]) -> 
         _add_warnings(run, warnings)
         return run
     if isinstance(listed := header.extra.get("shortlist"), list):
+        from evaluator.interpreter.choosing import Candidate
+
         candidates = [Candidate(name, score) for name, score in cast("list[Any]", listed)]
         return _of_choice(services, header.request, candidates)(values)
     if header.template is None:
@@ -463,6 +468,8 @@ def _of_match(services: Services, words: str, matches: list[Match], ask_model: b
 
 def _of_choice(services: Services, words: str, candidates: Sequence[Candidate]) -> RunOf:
     """What a request evaluates whose template a model chooses from the candidates."""
+    from evaluator.interpreter.choosing import choose
+
     library = services.library
     extra = {"shortlist": [[candidate.name, candidate.score] for candidate in candidates]}
 

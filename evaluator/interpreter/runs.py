@@ -44,7 +44,6 @@ from evaluator.interpreter.frame import (
     Services,
     Shots,
 )
-from evaluator.interpreter.plan import planned_steps
 from evaluator.interpreter.sandboxing import check_sandboxes
 from evaluator.limits.budget import Budget
 from evaluator.nodes import Atomic, Function
@@ -536,6 +535,8 @@ def _summary(
 ) -> Summary:
     planned = None
     if status != "completed" and run.node is not None:
+        from evaluator.interpreter.plan import planned_steps
+
         planned = planned_steps(run.node, run.services.library, inputs=run.inputs)
         if planned is not None and planned < journal.steps:
             planned = None

@@ -22,7 +22,6 @@ from evaluator.nodes import Call, Node, Task, TopLevel
 from evaluator.nodes.walk import children
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox, SandboxKind
 from evaluator.tools.ask import Asker
-from evaluator.tools.controls import controls_of
 from evaluator.tools.registry import ToolRegistry
 
 
@@ -116,6 +115,8 @@ def needed_sandboxes(
 
 def starts_process(task: Task, tools: Collection[str], registry: ToolRegistry) -> bool:
     """Whether a task with these tools can start a program that its template or a model chooses."""
+    from evaluator.tools.controls import controls_of
+
     runs_command = task.file_paths is not None and task.file_paths.source == "command"
     return (
         task.runs_process

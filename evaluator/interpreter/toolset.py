@@ -24,7 +24,6 @@ from evaluator.interpreter.frame import Run
 from evaluator.interpreter.subtasks import SUBTASK, Spawner, subtask_tool, template_tool
 from evaluator.nodes import Task
 from evaluator.processes.shell import Shell
-from evaluator.record.task_lists import TaskLists
 from evaluator.tools import Tool, ToolContext, ToolRegistry
 from evaluator.tools.anthropic import BASH, TEXT_EDITOR, bash_tool, text_editor_tool
 from evaluator.tools.computer import COMPUTER, computer_tool
@@ -183,6 +182,7 @@ def _manage_task(spawner: Spawner) -> Tool:
     name by default.
     """
     from evaluator.interpreter.run_access import run_access
+    from evaluator.record.task_lists import TaskLists
     from evaluator.tools.manage_task import manage_task_tool
 
     config = spawner.bound.config

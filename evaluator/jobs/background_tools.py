@@ -21,7 +21,6 @@ from evaluator.errors import ToolError, UsageError
 from evaluator.errors.results import Outcome
 from evaluator.handler.conversation import OnMessage
 from evaluator.interpreter.background import START_SUBTASK
-from evaluator.interpreter.chat import Chat, run_of
 from evaluator.interpreter.frame import OnBegin
 from evaluator.interpreter.subtasks import PARAMETERS, Spawner, read_request, subtask_tool
 from evaluator.models.backend import ToolSpec
@@ -166,6 +165,7 @@ class _SessionTools:
         sends to it and remembers the earlier ones. Returns its task_id at once; wait_background
         waits for its answer, read_background reads it.
         """
+        from evaluator.interpreter.chat import Chat, run_of
         from evaluator.jobs.in_process import SessionWork
 
         async def converse(

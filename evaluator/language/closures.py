@@ -1,4 +1,4 @@
-"""The closures of which a compiled text consists, as far as they depend on no syntax tree.
+"""The closures of a compiled text, as far as they depend on no syntax tree.
 
 A text whose placeholders are all paths is compiled here, without a parser.
 """

@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from html import escape
 from typing import Any, cast
 
 from evaluator.errors.messages import visible
@@ -45,6 +44,8 @@ def block(tag: str, text: str, /, *more: str, **attributes: str) -> str:
 
     The text cannot close this tag, nor the tags in `more`, which are around it too.
     """
+    from html import escape
+
     shown = "".join(
         f' {key}="{escape(visible(value, one_line=True))}"' for key, value in attributes.items()
     )

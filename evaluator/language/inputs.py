@@ -11,7 +11,6 @@ from typing import Any
 
 from evaluator.errors import Diagnostic, ExpressionError, InputError, UsageError
 from evaluator.language.analysis import references_in
-from evaluator.language.functions import bind_names
 from evaluator.language.locating import LocatedError, nearest
 from evaluator.language.sandbox import render_sync
 from evaluator.language.scopes import Scope, describe, matches, plain, read_typed, wrong_item
@@ -113,6 +112,8 @@ def bind_arguments(
     Raises: ExpressionError at `span`: `wrong-arity`, `unknown-argument`, `duplicate-argument` or
     `wrong-type`.
     """
+    from evaluator.language.functions import bind_names
+
     names = [param.name for param in params]
     required = [param.name for param in params if param.default is None]
     try:

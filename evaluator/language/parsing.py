@@ -7,7 +7,7 @@ of their own, which also accepts the operators of other languages (`===`, `&&`, 
 
 The statements `for`, `if`, `set`, `with`, `macro`, `filter` and `raw` are accepted. Statements that
 load other templates (`include`, `import`, `extends`, `block`, `call`) are refused. A call of a
-free name that is none of `syntax.GLOBALS` is a call of a function template.
+free name that is not in `syntax.GLOBALS` is a call of a function template.
 """
 
 from __future__ import annotations

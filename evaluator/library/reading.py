@@ -21,10 +21,8 @@ from evaluator.library.resolve import Includes, ReadPartial, refuse_includes
 from evaluator.nodes import Span, TopLevel
 from evaluator.patterns import Pattern
 from evaluator.xml.build import BuildResult, build
-from evaluator.xml.lenient import read_tree
 from evaluator.xml.schema import MAX_FINDINGS, Recovered, recover
 from evaluator.xml.source import Source, normalise_newlines, read_source
-from evaluator.xml.vocabulary import task_vocabulary
 
 # An edit within this time of the read may leave the stamp unchanged, so such a stamp proves
 # nothing.
@@ -228,6 +226,9 @@ def _names_in(text: str, relative: str) -> tuple[str, ...]:
     In a library these are all names in it: what is a member and what is a step cannot be told any
     more.
     """
+    from evaluator.xml.lenient import read_tree
+    from evaluator.xml.vocabulary import task_vocabulary
+
     roots = read_tree(text, task_vocabulary()).roots
     if roots and roots[0].name == "library":
         every = (element for root in roots for element in root.walk())

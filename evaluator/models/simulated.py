@@ -14,7 +14,6 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from html import escape
 from typing import Any, TypeAlias, cast
 
 from evaluator import clock
@@ -345,6 +344,8 @@ def _cut(text: str, max_tokens: int | None) -> str:
 
 
 def _made_up(request: ModelRequest, rng: random.Random) -> str:
+    from html import escape
+
     hints = request.hints
     prompt = next((m.content for m in reversed(request.messages) if m.role == "user"), "")
     topic = " ".join((hints.task or prompt).split())

@@ -9,7 +9,6 @@ is still looked at.
 
 from __future__ import annotations
 
-import html
 import json
 from dataclasses import field
 from itertools import islice
@@ -485,6 +484,8 @@ def rewrite(text: str) -> tuple[str, list[str]]:
             text = without
             kinds.append("quoted_lines")
     if "&quot;" in text and '"' not in text:
+        import html
+
         text = html.unescape(text)
         kinds.append("entities")
     if '\\"' in text and (block := _ESCAPED_BLOCK.search(text)) is not None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import deque
-from decimal import Decimal
 
 from evaluator.patterns import Match, Pattern
 
@@ -449,6 +448,8 @@ def multiply(number: float, word: str) -> int | float | None:
     """`number` times an English multiplier (`million`); None for any other word that changes a
     number.
     """
+    from decimal import Decimal
+
     power = _MULTIPLIERS.get(word)
     if power is None:
         return None

@@ -15,17 +15,18 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from evaluator.errors import ConfigurationError
 from evaluator.errors.messages import json_problem
-from evaluator.files.project_code import CodeGuard, import_place
 from evaluator.language.scopes import TYPE_NAMES, describe, is_type_name, matches
 from evaluator.lazy_dataclass import dataclass
-from evaluator.output.coerce import Coercion, Guide
 from evaluator.output.fast_check import Verdict, is_dict, is_list
 from evaluator.output.result import MESSAGES, NotChecked, OutputError, ParsedOutput, json_path
-from evaluator.output.validator import BoundedValidator, undecided
+
+if TYPE_CHECKING:
+    from evaluator.output.coerce import Guide
+    from evaluator.output.validator import BoundedValidator
 
 _CLASSES: dict[Any, str] = {
     str: "string",
@@ -104,6 +105,8 @@ def conform(value: Any, schema: Schema | None, *warnings: str) -> CheckedValue:
 
     `warnings` come before those of the coercion.
     """
+    from evaluator.output.coerce import Coercion
+
     if schema is None:
         return CheckedValue(value, warnings, error=None)
     error = schema.check(value)
@@ -233,6 +236,8 @@ def schema_text(declared: str) -> str | None:
 
 @lru_cache(maxsize=256)
 def _named(name: str) -> Schema | None:
+    from evaluator.output.coerce import Guide
+
     if name == "any":
         return None
 
@@ -312,6 +317,8 @@ def _file_at(path: str, _mtime_ns: int, _size: int) -> Schema:
 
 
 def _from_text(text: str, label: str) -> Schema:
+    from evaluator.output.coerce import Guide
+
     try:
         document: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -325,6 +332,8 @@ def _from_text(text: str, label: str) -> Schema:
 
 def _validator_of(document: dict[str, Any], label: str) -> BoundedValidator:
     from jsonschema import exceptions, validators
+
+    from evaluator.output.validator import BoundedValidator
 
     parts = list(_parts(document))
     if len(parts) > MAX_PARTS:
@@ -364,6 +373,8 @@ def _parts(document: Any) -> Iterator[dict[str, Any]]:
 @lru_cache(maxsize=256)
 def _model(name: str, folder: str, imports: Imports) -> Schema:
     """The schema of a class. `folder` is the current one, in which its module may be."""
+    from evaluator.files.project_code import CodeGuard, import_place
+
     place, _, attribute = name.rpartition(":")
     if imports == "allowed":
         guard = CodeGuard(folder)
@@ -390,6 +401,9 @@ def _adapted(model: Any) -> Schema:
     `list[Model]`, …
     """
     import pydantic
+
+    from evaluator.output.coerce import Guide
+    from evaluator.output.validator import undecided
 
     label = getattr(model, "__name__", None) or str(model)
     try:

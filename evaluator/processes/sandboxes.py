@@ -26,6 +26,11 @@ from evaluator.lazy_dataclass import dataclass
 from evaluator.processes.script_folders import environment_files, folders_between, protected_paths
 from evaluator.processes.seccomp import machine, syscall_filter
 
+MEMORY_BYTES = 8 << 30
+"""What the processes of a script may use together, unless it is set."""
+MAX_PROCESSES = 512
+"""How many processes of a script there may be at once."""
+
 SandboxKind = Literal["none", "bubblewrap", "docker", "podman"]
 SandboxFolder = Literal["fresh", "root", "read_only_root"]
 HELP = (

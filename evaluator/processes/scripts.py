@@ -15,14 +15,7 @@ from typing import Literal
 
 from evaluator.errors import ConfigurationError, ToolError
 from evaluator.lazy_dataclass import dataclass
-from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
-from evaluator.processes.supervisor import (
-    MAX_PROCESSES,
-    MEMORY_BYTES,
-    Capture,
-    Command,
-    SupervisedProcess,
-)
+from evaluator.processes.sandboxes import MAX_PROCESSES, MEMORY_BYTES, NO_SANDBOX, Sandbox
 
 Overrun = Literal["output", "processes", "memory"]
 
@@ -72,6 +65,8 @@ async def run_script(
     Raises: ToolError, if it cannot be started (not found, not executable, no such folder, empty
     argv, no sandbox). When cancelled, it raises CancelledError after the process tree is dead.
     """
+    from evaluator.processes.supervisor import Capture, Command, SupervisedProcess
+
     if not isinstance(argv, str):
         words = argv
     elif argv.strip():

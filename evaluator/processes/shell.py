@@ -24,12 +24,10 @@ from typing import Literal
 from evaluator import randomness
 from evaluator.errors import ToolError
 from evaluator.lazy_dataclass import dataclass
-from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
+from evaluator.processes.sandboxes import MAX_PROCESSES, MEMORY_BYTES, NO_SANDBOX, Sandbox
 from evaluator.processes.script_folders import TemporaryFolder
 from evaluator.processes.scripts import ScriptResult, run_script
 from evaluator.processes.supervisor import (
-    MAX_PROCESSES,
-    MEMORY_BYTES,
     decode_output,
     flood_limit,
     run_to_end,

@@ -36,6 +36,8 @@ from evaluator.processes import launcher, starting
 from evaluator.processes.concurrency import in_thread
 from evaluator.processes.own_environment import is_kept_variable
 from evaluator.processes.sandboxes import (
+    MAX_PROCESSES,
+    MEMORY_BYTES,
     NO_SANDBOX,
     Sandbox,
     SandboxedCommand,
@@ -46,8 +48,6 @@ from evaluator.processes.script_folders import ReservedNames, TemporaryFolder
 from evaluator.processes.seccomp import keyctl_number
 from evaluator.processes.waiting import is_waiting
 
-MEMORY_BYTES = 8 << 30
-MAX_PROCESSES = 512
 _MARK = "EVALUATOR_SCRIPT_ID"
 # As a module, the launcher is not compiled again for each script.
 _PROGRAM = """

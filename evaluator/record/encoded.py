@@ -6,7 +6,6 @@ so that a text without any costs little; only the part of the text around them i
 
 from __future__ import annotations
 
-import html
 import string
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -160,6 +159,8 @@ def _character(match: Match) -> str:
             if number <= 0x10FFFF:
                 return chr(number)
             return match[0]
+    import html
+
     return html.unescape(match[0])
 
 

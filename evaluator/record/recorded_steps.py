@@ -32,7 +32,6 @@ from typing import Any, Literal, Self
 from evaluator.errors import RecordError, RecordIncomplete, StepChanged, StepUnfinished
 from evaluator.lazy_dataclass import dataclass
 from evaluator.record.grammar import content_text
-from evaluator.record.json_difference import first_difference
 from evaluator.record.steps import (
     DENIED,
     NEXT,
@@ -377,6 +376,8 @@ def unfinished_error(step: Step) -> StepUnfinished:
 
 def changed_error(step: Step, args: Any, edited: str | None = None) -> StepChanged:
     """The error that a step differs from the recorded one, with the first difference."""
+    from evaluator.record.json_difference import first_difference
+
     found = first_difference(step.start.args, args)
     reason = f"{edited}. " if edited else ""
     if found is None:

@@ -18,8 +18,6 @@ from functools import lru_cache, partial
 from typing import Any, TypeVarTuple
 
 from evaluator.errors import RecordError, StepChanged
-from evaluator.processes.supervisor import run_to_end
-from evaluator.record.blobs import read_blob, write_blob
 from evaluator.record.entries import FixedValue
 from evaluator.record.journal import Journal, now
 from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
@@ -44,6 +42,8 @@ def _disk_threads() -> ThreadPoolExecutor:
 
 async def _run_in_disk_thread(call: Callable[[*_Args], object], *args: *_Args) -> None:
     """Waits for the thread also after a cancellation: a journal is for one thread at a time."""
+    from evaluator.processes.supervisor import run_to_end
+
     writing = asyncio.get_running_loop().run_in_executor(_disk_threads(), call, *args)
     try:
         await run_to_end(writing)
@@ -187,6 +187,8 @@ class StepLog:
         """Stores bytes that the end of a step will name by their SHA-256. Raises: RecordError, as
         `begin`.
         """
+        from evaluator.record.blobs import write_blob
+
         if self.journal is not None:
             # In a thread: the bytes may be millions.
             await _run_in_disk_thread(
@@ -197,6 +199,8 @@ class StepLog:
         """The bytes that were stored; None where they are gone, or nothing is recorded here (a
         replay).
         """
+        from evaluator.record.blobs import read_blob
+
         if self.journal is None:
             return None
         return read_blob(self.journal.root, sha256)

@@ -7,12 +7,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from evaluator.errors import ToolError
 from evaluator.errors.messages import json_problem
-from evaluator.output.validator import MAX_STEPS, BoundedValidator, Watch
 from evaluator.tools.tool import Tool, describe_error, shorten
+
+if TYPE_CHECKING:
+    from evaluator.output.validator import BoundedValidator
 
 CALL_FORM = (
     'write JSON like {"name": "the tool", "arguments": {"an argument": "its value"}} '
@@ -88,6 +90,8 @@ def validate_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
     """Raises ToolError if arguments violate the tool's schema; it names up to five violations with
     their JSON paths.
     """
+    from evaluator.output.validator import MAX_STEPS, Watch
+
     validator = _validator_of(json.dumps(tool.spec.parameters))
     watch = Watch()
     try:
@@ -117,6 +121,8 @@ def _validator_of(schema: str) -> BoundedValidator:
     """The validator of a schema, which tools that are made again and again share."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
+
+    from evaluator.output.validator import BoundedValidator
 
     parameters = json.loads(schema)
     try:

@@ -12,7 +12,6 @@ Replaces exact text, and shows a change as a diff. No file is accessed here.
 
 from __future__ import annotations
 
-import difflib
 import os
 import stat
 from collections.abc import Generator, Iterable, Sequence
@@ -78,6 +77,8 @@ def _help(text: str, old: str) -> str:
     numbers: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
         numbers.setdefault(line.strip()[:_NEAR_CHARS], number)
+    import difflib
+
     near = difflib.get_close_matches(wanted, [line for line in numbers if line], n=3, cutoff=0.6)
     if not near:
         return hint or "; no line is similar"
@@ -105,6 +106,8 @@ def diff(before: str, after: str) -> str:
     if max(len(left), len(right)) > _DIFFED_LINES:
         shown = [f"-{line}" for line in left] + [f"+{line}" for line in right]
         return "\n".join([f"@@ from line {start + 1} @@", *shown])
+    import difflib
+
     hunks: list[str] = []
     for group in difflib.SequenceMatcher(None, left, right, autojunk=False).get_grouped_opcodes(
         _CONTEXT

@@ -16,8 +16,7 @@ from evaluator.errors.messages import type_of
 from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.models.attachments import MAX_BYTES_TOGETHER, Attachment, media_type_of, size_problem
 from evaluator.models.backend import ToolSpec
-from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
-from evaluator.processes.supervisor import MEMORY_BYTES
+from evaluator.processes.sandboxes import MEMORY_BYTES, NO_SANDBOX, Sandbox
 from evaluator.tools.ask import Asker
 from evaluator.tools.file_access import FileAccess
 from evaluator.tools.policy import POLICIES, Policy, PolicyRule, decide, strictest

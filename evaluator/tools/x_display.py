@@ -23,7 +23,6 @@ from evaluator.lazy_dataclass import frozen
 from evaluator.models.attachments import MAX_IMAGE_BYTES, Attachment, media_type_of
 from evaluator.patterns import Pattern
 from evaluator.processes.scripts import ScriptResult, run_script
-from evaluator.processes.supervisor import scrubbed_environment
 
 MAX_CHORDS = 100
 _PLAIN = Pattern(r"[A-Za-z0-9]|[Ff](?:[1-9]|[12][0-9]|3[0-5])|KP_[0-9]|U[0-9A-Fa-f]{4,5}")
@@ -224,6 +223,8 @@ class XDisplay:
         stdin: str | None = None,
         max_output_bytes: int = 10_000,
     ) -> ScriptResult:
+        from evaluator.processes.supervisor import scrubbed_environment
+
         program = argv[0]
         if shutil.which(program) is None:
             raise ToolError(

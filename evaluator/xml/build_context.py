@@ -8,7 +8,6 @@ arguments.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from evaluator.errors import Diagnostic, TemplateError
@@ -304,6 +303,8 @@ class Builder:
         return True
 
     def unexpected(self, child: View, where: str, allowed: Collection[str]) -> None:
+        from difflib import get_close_matches
+
         near = get_close_matches(child.tag, sorted(allowed), 1)
         hint = None
         if near:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any, NamedTuple
 
 from evaluator.errors import UsageError
@@ -338,5 +337,7 @@ def _as_text(value: str | int | float | bool | Text) -> Text:
     elif isinstance(value, str):
         shown = value
     else:
+        from decimal import Decimal
+
         shown = format(Decimal(str(value)), "f")
     return Text(shown, Span())

@@ -29,7 +29,6 @@ from evaluator.interpreter.prompt import (
     later_messages,
     prepare_prompt,
 )
-from evaluator.interpreter.toolset import tools_for
 from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import as_text, render
 from evaluator.language.syntax import has_markup
@@ -104,6 +103,8 @@ async def run_atomic(run: Run, task: Atomic, bound: BoundTask) -> Outcome:
         functions = offered_functions(task.tools_from, bound.scope)
         plan = plan_session(config, choice, functions.specs, atomic.schema)
     elif config.tools or task.tools:
+        from evaluator.interpreter.toolset import tools_for
+
         tools = await tools_for(run, task, bound=bound, provider=choice.endpoint)
         specs = ()
         if tools is not None:
