@@ -37,6 +37,7 @@ class ResultIndex:
         self._keys = keys
         self._records = Records(_FORM)
         self._is_there = bytearray()
+        self._left = 0
         self._next = 0
 
     def put(
@@ -53,15 +54,13 @@ class ResultIndex:
         record = (key, offset, identity, scored_by, VERDICT_CODES[verdict], is_retryable)
         if number == len(self._is_there):
             self._is_there.append(1)
+            self._left += 1
             self._records.append(*record)
         else:
             self._records[number] = record
 
     def __len__(self) -> int:
-        return self._is_there.count(1)
-
-    def __bool__(self) -> bool:
-        return 1 in self._is_there
+        return self._left
 
     def __iter__(self) -> Iterator[str]:
         return (key for key, _ in self.items())
@@ -86,6 +85,7 @@ class ResultIndex:
             return default
         number, record = found
         self._is_there[number] = 0
+        self._left -= 1
         self._next = number + 1
         return _entry_of(record)
 
