@@ -26,7 +26,7 @@ from evaluator.errors import EvaluatorError, UsageError
 from evaluator.errors.messages import visible
 from evaluator.files.locations import shipped
 from evaluator.handler.profiles import Profiles, load_profiles
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library import TemplateLibrary
 from evaluator.processes import starting
 
@@ -36,7 +36,7 @@ _GIT = ("git", "--no-pager", "--no-replace-objects", "-c", "core.fsmonitor=false
 _SUFFIXES = (".xml", ".json")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Version:
     """A project's templates and profiles at one time. `names` are its own templates."""
 
@@ -46,7 +46,7 @@ class Version:
     names: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Commit:
     """A revision: its hash, the time of its commit in seconds since 1970, and its first line."""
 
@@ -186,7 +186,7 @@ def _extract(revision: str, prefix: str, folder: Path) -> None:
 _SIMULATED = re.compile(r"simulated \d+|\[simulated\] an answer to: [^\n]*")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FieldChange:
     """A fact that changed: what it was and what it is."""
 
@@ -195,7 +195,7 @@ class FieldChange:
     after: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TemplateChange:
     """What changed of one template. `kind` is added, removed, changed or broken. `prompts` are
     unified diffs, by the title of their inputs.

@@ -14,7 +14,7 @@ from evaluator.handler.config import HandlerConfig
 from evaluator.interpreter.cost_bounds import CostBounds
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.language.scopes import read_typed
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library import CallBound, TemplateLibrary
 from evaluator.library.bounds import CallCounter
 from evaluator.library.calls import parameters
@@ -35,7 +35,7 @@ _SAMPLES: Mapping[str, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prompts:
     """The requests of a run with these inputs, as texts; `error` where it cannot be resolved. Only
     the first is exact: later ones follow simulated answers.
@@ -48,7 +48,7 @@ class Prompts:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Portrait:
     """What is known about a template. `reaches` has a line for each thing that it may use: a tool,
     a program, files, a model, a profile. `price` is in words.

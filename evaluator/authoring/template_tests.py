@@ -49,7 +49,7 @@ from evaluator.files.open_below import read_named
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.linting import Linter
 from evaluator.interpreter.sync import run_sync
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library import TemplateLibrary
 from evaluator.library.files import Root, Stamp, scan, stamp_of
 from evaluator.nodes import Function, Task
@@ -61,7 +61,7 @@ _MAX_BYTES = 16_000_000
 _SHOWN_LINES = 12
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Case(Checked, error=UsageError):
     """A case of a template. `scorers` judge the answer; without any, only prompts are tested."""
 
@@ -73,7 +73,7 @@ class Case(Checked, error=UsageError):
     scorers: tuple[Any, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CaseResult:
     """A case that was tested. `problems` is empty if it passed; `calls` were made, and `cached`
     calls answered by the cache. `is_answered`: an answer was tested, not only prompts.
@@ -304,7 +304,7 @@ def _difference(before: str, after: str) -> str:
     return "\n".join(["the prompt has changed; accept it with --update:", *shown])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Look:
     """What is new: the templates that changed or depend on a change, and the findings in their
     files, in the files that changed, and wherever they are others than before.

@@ -16,7 +16,7 @@ from evaluator.batch.summary.columns import fault_of
 from evaluator.batch.summary.parts import MetricValue
 from evaluator.errors import UsageError
 from evaluator.fields import Count
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 
 _NONE = "(none)"
 _MOST_NAMED = 5
@@ -30,7 +30,7 @@ class Counter(Protocol):
     def values(self) -> Mapping[str, MetricValue]: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Average(Declared):
     """`of`: a scorer, whose values are averaged; None: whether results passed. `cluster`: the
     metadata field or expression of related samples, as that of a batch.
@@ -87,7 +87,7 @@ class Average(Declared):
         return cluster_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class MacroAverage(Average):
     """The mean over the groups of `by` of each group's mean, so that each group counts the same,
     whatever its size.
@@ -175,7 +175,7 @@ class _MacroCounter:
         return "there is no result"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class WeightedAverage(Average):
     """The average of results weighted by `weight`, a metadata field or an expression with a number
     of at least 0.
@@ -227,7 +227,7 @@ class _WeightedCounter:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Calibrated(Average):
     """How far confidences are from the truth. `confidence`: a scorer whose values in [0, 1] are the
     confidences; the truth is whether results passed, or the value of the scorer `of`.
@@ -248,7 +248,7 @@ class Calibrated(Average):
         return score.value, truth
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class BrierScore(Calibrated):
     """The mean of the squared differences between confidence and truth: 0 is perfect.
 
@@ -261,7 +261,7 @@ class BrierScore(Calibrated):
         return _CalibrationCounter(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class CalibrationError(Calibrated):
     """The expected calibration error: the mean difference between confidence and truth in `bins` of
     confidences of equal width, by their numbers of results. It has no interval.

@@ -47,14 +47,14 @@ from evaluator.batch.summary.calibrated import (
     PeopleAgreement,
 )
 from evaluator.errors import UsageError
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 Cell = tuple[str, str]
 WITHOUT_GROUP = "(none)"
 _LEAST_LABELS = 2
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Grouping:
     """The fields by which a batch is clustered and grouped; None where it is not."""
 
@@ -396,7 +396,7 @@ _FAMILIES: Mapping[str, str] = {
 """Names of models that are of another family than their first letters say."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Bias:
     mean: float
     variance: float

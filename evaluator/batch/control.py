@@ -39,7 +39,7 @@ from evaluator.fields import check_names
 from evaluator.files.atomic import locked
 from evaluator.files.open_below import open_regular
 from evaluator.files.trust import signature, signature_check
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.record.journal import now
 from evaluator.store.owners import is_gone, is_visible, parse_owner
 
@@ -54,7 +54,7 @@ Action = Literal["pause", "continue", "set", "retry", "skip", "stop", "cancel"]
 CommandState = Literal["sent", "accepted", "done", "refused"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Command:
     """A command in a batch's log, with its state now and the session's message about it.
 
@@ -320,7 +320,7 @@ def _check_idle(status: BatchStatus, action: Action) -> None:
         raise UsageError(f"{status.folder}: no session of the batch runs ({status.state})")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BatchStatus:
     """What a batch does now, or how it ended.
 

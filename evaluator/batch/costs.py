@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from evaluator.interpreter.cost_bounds import Amounts
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CacheSaving:
     """Input tokens that are read from a prompt cache, and the US dollars that this saves of the
     interactive price.
@@ -23,7 +23,7 @@ class CacheSaving:
         return CacheSaving(self.tokens + other.tokens, self.saved_usd + other.saved_usd)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CostPart:
     """The calls of one model for a template, or for a judge of a template's answers. `cached` is
     what the provider's prompt cache is expected to save of them.
@@ -43,7 +43,7 @@ class CostPart:
         return {**named, "model": self.model, **amounts, "cached": asdict(self.cached)}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CostPlan:
     """The cost of a batch. `missing` says which limits and prices the bound lacks and where to set
     them; `notes` say what the numbers rest on. `tree` has what a run of each template may do.

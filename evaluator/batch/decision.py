@@ -31,7 +31,7 @@ from evaluator.fields import (
     Section,
     Share,
 )
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 Method = Literal["fixed", "group", "anytime", "race"]
 LookVerdict = Literal["continue", "shown", "futile", "none shown", "decided", "ended"]
@@ -50,7 +50,7 @@ def number_in(text: str) -> float | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Deciding(Checked, error=UsageError):
     """What a batch has to decide, and how many rows it may take.
 
@@ -182,7 +182,7 @@ class Deciding(Checked, error=UsageError):
         return None if self.baseline is None else number_in(self.baseline)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Design(JsonForm, error=RecordError):
     """How a batch decides, as it was fixed before the first call.
 
@@ -256,7 +256,7 @@ class Design(JsonForm, error=RecordError):
         yield from self.notes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LookResult(JsonForm, error=RecordError):
     """One look at the first `rows` rows of the design; `pairs` of them have all values that are
     compared, and `time` is their share of all rows.
@@ -308,7 +308,7 @@ class LookResult(JsonForm, error=RecordError):
         return result
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Decision(JsonForm, error=RecordError):
     """The design of a batch, and the looks that were taken."""
 

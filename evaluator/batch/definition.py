@@ -37,14 +37,14 @@ from evaluator.errors.messages import json_problem
 from evaluator.fields import MERGED, Checked, Flag, Name, Names, Place, Section, to_dict
 from evaluator.files.open_below import read_named
 from evaluator.interpreter.evaluator_flags import LIBRARY, MODEL_ROLE, ROOT, Roles
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 DEFAULT_FILE = "evaluator.toml"
 MAX_BYTES = 16_000_000
 """A larger definition is not read."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BatchDefinition(Checked, error=UsageError):
     """A batch that can be written down: templates, the path of its rows, options, and what its
     evaluator needs.

@@ -30,7 +30,7 @@ from evaluator.batch.statistics import (
     variance,
 )
 from evaluator.errors import UsageError
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 CORRELATION = 0.5
 """The guess of the correlation of two variants' results, where no earlier batch shows it."""
@@ -38,7 +38,7 @@ MOST_EPOCHS = 20
 VALUES = {Verdict.PASSED: 1.0, Verdict.FAILED: 0.0}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlannedDecision:
     """The decision of a planned batch. `look_of` has the look of each row that is evaluated, from
     0, `baseline` the value that each is compared with, `clusters` the cluster of each, if there

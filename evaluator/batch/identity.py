@@ -33,7 +33,7 @@ from evaluator.batch.records import Sample, SampleResult, key_of
 from evaluator.errors import UsageError
 from evaluator.errors.messages import json_problem, type_of
 from evaluator.handler.config import HandlerConfig
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library import TemplateLibrary
 from evaluator.library.calls import roles_of
 from evaluator.processes.sandboxes import NO_SANDBOX
@@ -194,7 +194,7 @@ class Identity:
         return Identity.of, self._made_of
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cell:
     """A template and a variant of a batch, with their hashes."""
 

@@ -18,7 +18,7 @@ from evaluator.batch.scorers.model_graded import GradedScorer
 from evaluator.batch.scorers.panels import ConfidenceScorer
 from evaluator.batch.work import GRADER, Variant
 from evaluator.errors import UsageError
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.nodes import Atomic, Task
 from evaluator.nodes.walk import tasks
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _Models = dict[str, dict[str, list[str]]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Judges:
     """`models`: scorer → handler profile ("" if none is named) → role → the models that are asked
     in it, each once. Scorers that ask no model in a role are left out. `notices`: one line for each

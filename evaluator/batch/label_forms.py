@@ -28,7 +28,7 @@ from evaluator.batch.records import SampleResult
 from evaluator.errors import UsageError
 from evaluator.errors.messages import json_problem
 from evaluator.files.open_below import open_regular, read_regular
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 PASS_AT = 0.5
 _WORDS = {
@@ -43,7 +43,7 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Answer:
     """The answer of a labeller for a result, see `labels.Label`."""
 
@@ -52,7 +52,7 @@ class Answer:
     grade: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LabelSheet:
     """The question of a scorer. A value of at least `pass_at` passes. `grades` are the names of
     grades with their values; None for a grade that does not decide.
@@ -170,7 +170,7 @@ _MAX_SAMPLE_BYTES = 100_000_000
 _SIDES = {"left": LabelVerdict.BETTER, "right": LabelVerdict.WORSE}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LabelRow:
     """A label of a file: where it is, and its texts by the names of columns."""
 
@@ -186,7 +186,7 @@ class LabelRow:
         return any(self.get(name) for name in OTHER)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Labelled:
     """A result with its labels for one scorer, or those that compare it with `other`."""
 

@@ -38,7 +38,7 @@ from evaluator.batch.records import SampleResult
 from evaluator.batch.statistics import Estimate, cautious_reach
 from evaluator.errors import UsageError
 from evaluator.errors.messages import did_you_mean, listed
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.record.journal import now
 from evaluator.record.redact import Redactor
 
@@ -49,7 +49,7 @@ _LEAST_OF_VERDICT = 2
 _RANKS = 2.0**64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LabelProgress:
     """How well the share of a template and variant is known: `reach` is half the width of its
     interval, in points; None without an interval.
@@ -238,7 +238,7 @@ Find = Callable[[str], SampleResult | None]
 """The result with a key, as it is now; None if the batch has none."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Question:
     """What a labeller is asked about one result, or about the answers of two.
 

@@ -32,7 +32,7 @@ from evaluator.batch.records import SampleResult
 from evaluator.errors import BatchDamaged, RecordError, RecordNotWritten, UsageError, advice_on
 from evaluator.files.atomic import atomic_file, locked, locked_file
 from evaluator.files.open_below import open_regular
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.record.steps import Scrub, json_encoder
 
 MAX_NOTE_CHARS = 10_000
@@ -56,7 +56,7 @@ class LabelVerdict(StrEnum):
     REMOVED = "removed"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Label:
     """What `labeller` says of one result.
 

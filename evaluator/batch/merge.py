@@ -25,7 +25,7 @@ from evaluator.errors import RecordError, UsageError
 from evaluator.errors.messages import listed
 from evaluator.files.atomic import NEW_FILE
 from evaluator.files.open_below import open_private_folder, open_regular
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.record.blobs import FOLDER as ATTACHMENTS
 from evaluator.record.journal import now
 from evaluator.record.segments import FOLDER as SEGMENTS
@@ -55,7 +55,7 @@ _SAME = (
 _SAME_ARGUMENTS = ("inputs", "id", "target", "answers", "shuffle_choices", "metadata")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _ShardBatch:
     folder: Path
     shard: Shard

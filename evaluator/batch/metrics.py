@@ -34,7 +34,7 @@ from evaluator.batch.scorers.scorer_registry import read_spec
 from evaluator.batch.summary.parts import MetricValue
 from evaluator.errors import MachineError, RecordError, UsageError
 from evaluator.fields import fits
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 
 MetricSpec: TypeAlias = "str | Mapping[str, Any] | Callable[..., Any] | Metric"
 _FUNCTION = re.compile(r"(?:.+\.py|[A-Za-z_][\w.]*):[A-Za-z_][\w.]*", re.DOTALL)
@@ -108,7 +108,7 @@ def compute_metrics(
 # -- functions -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FunctionMetric:
     """A metric made from a function of the results; calling it calls the function.
 
@@ -250,7 +250,7 @@ def _of_function(
     return FunctionMetric(function, called, values=values)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoredMetric:
     """A function that is not imported: its code is only named, or its values are those of an
     earlier session.

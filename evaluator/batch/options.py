@@ -37,7 +37,7 @@ from evaluator.fields import (
 )
 from evaluator.interpreter.evaluator_flags import SANDBOX
 from evaluator.interpreter.recovery import OnUnfinished
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.processes.sandboxes import Sandbox
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _check_cache(cache: Any) -> Any:
     return cache
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BatchLimits(Checked, error=UsageError):
     """Limits of a whole batch; None: no limit.
 
@@ -176,7 +176,7 @@ def limits_to_dict(limits: BatchLimits) -> dict[str, Any]:
     return {name: value for name, value in asdict(limits).items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class BatchOptions(Checked, error=UsageError):
     """The options of a batch, besides its templates and rows. `run_batch` documents each option.
 

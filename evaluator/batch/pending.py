@@ -14,14 +14,14 @@ from evaluator.batch.options import OnChanged
 from evaluator.batch.records import Sample, SampleResult, Score, Verdict
 from evaluator.batch.result_index import EarlierResults, ResultEntry, ResultIndex
 from evaluator.batch.work import Variant, WorkItem, sample_label
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.record.store import TaskStore
 
 MAX_EXPLAINED = 100_000
 _MISSING = object()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Changed:
     """A sample whose question has changed since it was answered, and what has changed."""
 

@@ -58,7 +58,7 @@ from evaluator.errors import InputError, UsageError
 from evaluator.errors.messages import did_you_mean, listed
 from evaluator.fields import Names, accept
 from evaluator.language.inputs import bind_inputs
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library.bounds import CallBound
 from evaluator.models.provider_batches import batches_of
 from evaluator.nodes import Atomic, Function, Input, TopLevel
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 _PACKAGES = ("evaluator", "litellm", "lxml", "jinja2", "httptools")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BatchPlan:
     """The plan of a session, made from `options`.
 

@@ -29,14 +29,14 @@ from evaluator.batch.statistics import Estimate, score_interval
 from evaluator.batch.summary.tables import Table, percent, percent_interval
 from evaluator.errors import UsageError
 from evaluator.fields import JsonForm
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 Keys = tuple[str, str]
 _VALUES = {LabelVerdict.BETTER: 0.0, LabelVerdict.TIE: 0.5, LabelVerdict.WORSE: 1.0}
 _CHOICES = (("1", "the first is better"), ("2", "the second is better"), ("=", "equally good"))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Preferences(JsonForm):
     """People's choices between the answers of two templates × variants.
 

@@ -19,7 +19,7 @@ from evaluator import clock
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors.messages import LOGGER, minutes_text, visible
 from evaluator.errors.results import Usage
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 
 TICK_S = 0.5
 PLAIN_EVERY_S = 10.0
@@ -29,7 +29,7 @@ EXPECTED_FROM = 20
 _Z = 1.96
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EndpointStatus:
     """One model at one endpoint: calls in flight, their limit now, and waiting calls.
 
@@ -47,7 +47,7 @@ class EndpointStatus:
     connections: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SilentProcess:
     """A worker process that has answered nothing for so many seconds, with its samples in
     flight.
@@ -65,7 +65,7 @@ class SilentProcess:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Remaining:
     """What the samples that are left are expected to take, with a 95 % prediction interval."""
 
@@ -107,7 +107,7 @@ class Spread:
         return Remaining(mean, max(0.0, mean - half), mean + half)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Snapshot:
     """The progress at one moment. `done` counts results, of `total` samples (None: not known yet).
 

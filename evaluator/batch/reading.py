@@ -29,10 +29,10 @@ from evaluator.batch.summary import (
     summarise_columns,
 )
 from evaluator.batch.summary.calibrated import Calibration
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Declared:
     """The manifest's declarations about the results of a batch, or of some of its cells.
 
@@ -65,7 +65,7 @@ class Results(Iterator[SampleResult]):
         return next(self._results)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Batch:
     """A batch in its folder.
 

@@ -38,7 +38,7 @@ from evaluator.errors.results import (
     TaskResult,
     Usage,
 )
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.nodes import OutputFormat
 from evaluator.output import parse_output
 from evaluator.patterns import Pattern
@@ -54,7 +54,7 @@ class Verdict(StrEnum):
     UNSCORED = "unscored"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shot:
     """A few-shot example: the inputs of another row, and the answer that it shows."""
 
@@ -62,7 +62,7 @@ class Shot:
     answer: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sample:
     """One row, ready for a template. `id` is unique in its batch; `place` counts rows from 0 in
     their source.
@@ -81,7 +81,7 @@ class Sample:
     shots: tuple[Shot, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Score:
     """The judgement of one scorer on one result. `value` is in [0, 1] unless the scorer says
     otherwise.
@@ -155,7 +155,7 @@ class Score:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Failure:
     """The reason why there is no complete answer. `kind` is the TaskError's reason, or its type if
     it has no reason; `resource` is the limit that ended the task, such as `output`. The verdict may
@@ -218,7 +218,7 @@ _COMPUTED_ID = Pattern(r"[0-9a-f]{16}(-[0-9]+)?")
 _LABEL_CHARS = 60
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SampleResult:
     """One sample evaluated once: a line of `results.jsonl`.
 

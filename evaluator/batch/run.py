@@ -50,7 +50,7 @@ from evaluator.errors.messages import type_of
 from evaluator.files.locations import given_path
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.interpreter.sync import run_sync
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.limits.call_limiter import fit_concurrency
 from evaluator.processes.sandboxes import Sandbox
 
@@ -65,7 +65,7 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BatchResult:
     """The summary of a batch and its folder. `ended` says how the session ended; `folder` is
     absolute.

@@ -37,7 +37,7 @@ from evaluator.batch.steering import SKIPPED, Steering
 from evaluator.batch.summary import Columns
 from evaluator.batch.work import Worker, WorkItem, WorkResult
 from evaluator.errors import UsageError
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.limits.endpoints import host_of
 from evaluator.limits.rate_limiter import RateLimiter
 from evaluator.processes.concurrency import short_tasks
@@ -53,7 +53,7 @@ PROGRESS_TICKS = 4
 _NUMBERS = re.compile(r"0x[0-9a-f]+|[0-9]+(?:\.[0-9]+)?")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionEnd:
     """The end of a session.
 

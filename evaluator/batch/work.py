@@ -45,7 +45,7 @@ from evaluator.errors.results import (
 from evaluator.interpreter.frame import Shots
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.language.scopes import plain
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.nodes import Task, TopLevel
 from evaluator.record.journal import now
 from evaluator.record.steps import Recording
@@ -64,7 +64,7 @@ EPOCHS_APART = 1_000_000
 RETRIES_FROM = 1_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Variant:
     """A model, or a handler profile, or both, under one name."""
 
@@ -73,7 +73,7 @@ class Variant:
     handler: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkItem:
     """A sample to evaluate in a cell. `scored_by` is the hash of everything that judges it.
 
@@ -114,7 +114,7 @@ class WorkItem:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkResult:
     """The end of a Work: a result, or the reason in `pending` why it has none.
 

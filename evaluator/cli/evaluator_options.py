@@ -21,7 +21,7 @@ from evaluator.errors import UsageError
 from evaluator.fields import Before, Checked, FieldError, Flag, Place, fields_of
 from evaluator.fields.listing import Entry, entries_of, put
 from evaluator.interpreter.evaluator_flags import LIBRARY, MODEL_ROLE, ROOT, SANDBOX, Roles
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.record.journal import Sync
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ BACKGROUND_FOLDER = "background"
 """The folder below the task files that holds the states and outputs of background tasks."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EvaluatorOptions(Checked, error=UsageError):
     """The values of a command's options; options that the command does not have keep their
     default.

@@ -30,7 +30,7 @@ from evaluator.errors import RecordError, UsageError
 from evaluator.errors.messages import did_you_mean, duration_text
 from evaluator.errors.results import Outcome, TaskError
 from evaluator.files.locations import schemas_dir, shipped
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library import TemplateLibrary
 
 PROJECTS = ("classify", "extract", "pipeline", "code", "judge")
@@ -264,7 +264,7 @@ def _print_written(folder: Path, written: list[str], kept: list[str]) -> None:
         echo(f"kept: {folder / name} exists and was not changed", err=True)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DemoCase:
     """One evaluation of the demo. `expect` is its outcome if all is well: ok, failed, or
     repaired. `remark` says what it shows besides its template's operator.

@@ -15,7 +15,7 @@ from evaluator.editor.names import Names
 from evaluator.editor.project import Document, Project, View
 from evaluator.errors import Diagnostic
 from evaluator.interpreter.linting import fixed
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.nodes import Function, Input, Span
 from evaluator.xml.format import format_source
 from evaluator.xml.source import read_source
@@ -24,7 +24,7 @@ from evaluator.xml.tolerant import Element
 _UNDEFINED = re.compile(r"`([^\W\d]\w*)` is not defined")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Change:
     """New texts of files, by path; those of `created` do not exist yet."""
 
@@ -32,7 +32,7 @@ class Change:
     created: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Action:
     """What a user may choose: its title, its kind, the finding that it ends, and what changes."""
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from evaluator.editor.project import Document, Project, View
 from evaluator.errors import UsageError
 from evaluator.language.references import Reference
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library import TemplateLibrary
 from evaluator.library.calls import calls_in
 from evaluator.library.scoping import Binding, Bindings, ScopeObserver
@@ -32,7 +32,7 @@ _TEMPLATE_NAME = re.compile(r"""[^\s<>{}"']+""")
 _BOUND_HERE = re.compile(r"\{%[-+]?\s*(?:for|set)\s+([^%]*?)(?:\bin\b|=|%)")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Site:
     """A place where a name is written."""
 

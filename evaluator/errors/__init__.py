@@ -52,7 +52,7 @@ import errno
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 if TYPE_CHECKING:
     from evaluator.nodes import Span
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 Severity = Literal["error", "warning", "note"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Diagnostic:
     """A finding about a source. `code` is a stable word (`undefined-variable`), `hint` says what to
     do.

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, Literal, NewType, NoReturn, TypeAlias
 
 from evaluator.errors import Diagnostic, EvaluatorError, messages
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.nodes import Span
 
 TaskId = NewType("TaskId", int)
@@ -57,7 +57,7 @@ MAX_CALL_COST_USD = 100_000.0
 _USUAL = min(MAX_CALL_TOKENS, MAX_CALL_COST_USD)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Usage:
     """Tokens, cost and calls that were used. Tokens and cost are None where they are unknown, never
     a guess of zero.
@@ -141,7 +141,7 @@ _USAGE_FIELDS = tuple(each.name for each in fields(Usage))
 _usage_values = attrgetter(*_USAGE_FIELDS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Resource:
     """The limit that fired. `used` and `limit` are in the limit's unit: turns, tokens, seconds, US
     dollars, levels.
@@ -183,7 +183,7 @@ def data_of(value: Any) -> Any:
     return pydantic.TypeAdapter(type(value)).dump_python(value, mode="json", by_alias=True)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TaskResult:
     """A finished task.
 
@@ -234,7 +234,7 @@ class TaskResult:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TaskError:
     """A failed task: a value that `evaluate` returns. `unwrap()` raises it as TaskFailed.
 

@@ -25,7 +25,7 @@ from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from evaluator.hints import cut, did_you_mean, with_article
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 MAX_SHOWN_CHARS = 80
 PLAIN_DATA = (bool, int, float, str, list, tuple, Mapping, types.NoneType)
@@ -70,7 +70,7 @@ class FieldError(ValueError):
         return FieldError(self.problem, part + self.path, self.value)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Range:
     """Narrows a number: at least `least`, above `above`, at most `most`."""
 
@@ -95,14 +95,14 @@ class Range:
         return f" in [{self.least}, {self.most}]"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Before:
     """Converts a value before it is checked."""
 
     convert: Callable[[Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class After:
     """Checks a value that has its type, and returns it as it is stored. Raises ValueError with the
     message that follows the name of the field, for which a later `Expected` has precedence.
@@ -111,14 +111,14 @@ class After:
     check: Callable[[Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Expected:
     """How a message describes the values, instead of the description of the type."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Words:
     """How a value is written on the command line: one word or `several`, each of type `of`, if
     there are `choices` one of them. The words of a table are pairs of a name and a value.

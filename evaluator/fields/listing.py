@@ -9,10 +9,10 @@ from dataclasses import MISSING
 from typing import Any
 
 from evaluator.fields.records import Doc, Field, Flag, Section, fields_of
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Entry:
     """A field with a `Flag` or a `Doc`. `path` has the keys that lead to it in a table."""
 

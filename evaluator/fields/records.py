@@ -1,7 +1,7 @@
 """Dataclasses whose fields are declared by their annotations: checked when one is made, read from
 tables, written as JSON.
 
-    @dataclass(frozen=True, slots=True)
+    @frozen
     class Limits(Checked):
         concurrency: Annotated[int, Range(least=1), Flag("--concurrency", "Tasks at once.")] = 64
         max_cost: Annotated[float | None, Range(above=0), Flag("--max-cost", "US dollars.")] = None
@@ -24,19 +24,19 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar, cast, get_args, get_
 
 from evaluator.fields.kinds import FieldError, Kind, Unloaded, kind_of
 from evaluator.hints import did_you_mean, listed
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 
 _Mark = TypeVar("_Mark")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Doc:
     """What a field means, for the docs."""
 
     help: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Flag:
     """A field's flag on the command line. `default` is the default there, if it is another one.
     `example` is one of a table's pairs.
@@ -49,14 +49,14 @@ class Flag:
     example: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Section:
     """The heading of a field and of those after it, in the help and in the docs."""
 
     title: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """The field is the path of a file or a folder; the command line checks whether it exists."""
 
@@ -65,7 +65,7 @@ class Place:
     must_exist: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Key:
     """The key of a field in JSON, if it is not its name."""
 

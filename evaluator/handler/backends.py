@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 from evaluator.errors import ConfigurationError
 from evaluator.handler.config import BackendName, HandlerConfig
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.models.backend import Backend
 from evaluator.models.key_transport import is_loopback
 
@@ -59,7 +59,7 @@ class Once(Protocol):
     ) -> Backend: ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Target:
     """What a backend is chosen for. `explicit` is the model that the user named, which may differ
     from `model`.
@@ -90,7 +90,7 @@ class Target:
         return key or None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class BackendDeclaration:
     """A selectable backend. `open` returns the backend for a target and the model's id as that
     backend expects it.

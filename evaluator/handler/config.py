@@ -22,7 +22,7 @@ from evaluator.fields import (
     check_fields,
     to_dict,
 )
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.nodes.sampling import (
     check_extra_body,
     check_stop,
@@ -49,7 +49,7 @@ DEFAULT_BACKOFF_S = (2.0, 6.0, 18.0)
 """Seconds before each retry of a failed model or tool call."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolGrant:
     """A tool that a profile offers to its tasks. `rules` apply before `policy`; None is the tool's
     own policy.
@@ -91,7 +91,7 @@ def _checked_extra_body(value: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f": {error}") from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class HandlerConfig:
     """A handler profile: model, limits, tools and system prompt. Immutable: a template's overrides
     make a new one.

@@ -16,7 +16,7 @@ from evaluator.errors.results import Usage
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.model_choice import ModelChoice
 from evaluator.handler.tracing import UNTRACED, Tracer
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.limits.budget import WARN_AT, Budget
 from evaluator.models import prices
 from evaluator.models.attachment_rules import drop_unsupported, withhold_oldest
@@ -47,7 +47,7 @@ OnText = Callable[[str], None]
 OnMessage = Callable[[str, Mapping[str, Any]], None]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionLog:
     """The outputs of a session: its record, with steps below `path`, its trace, `on_text` for
     streamed text, and `on_message` for each message with the path.
@@ -74,7 +74,7 @@ class SessionLog:
         return segment
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class SessionPlan:
     """What is the same in every session of a task with one model, see `plan_session`.
 

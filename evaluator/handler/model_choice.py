@@ -27,7 +27,7 @@ from evaluator.handler.backends import (
     profile_key,
 )
 from evaluator.handler.config import BackendName, HandlerConfig
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library.structure import host_in
 from evaluator.limits.call_limiter import CallLimiter, CallParking
 from evaluator.models.backend import Backend, ModelRequest, ModelResponse
@@ -47,7 +47,7 @@ LOCAL_SERVERS: tuple[tuple[str, str], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelChoice:
     """The backend that answers, the model's id as the backend expects it, and why it was chosen.
 

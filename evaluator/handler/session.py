@@ -31,7 +31,7 @@ from evaluator.errors import (
 from evaluator.errors.results import Usage
 from evaluator.handler.conversation import OnText, Session, SessionLog, SessionPlan, TurnCall
 from evaluator.handler.tool_runner import RepeatedCalls, Tools, run_tools
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.limits.budget import UNKNOWN_USAGE, Budget
 from evaluator.limits.call_limiter import UNLIMITED, UNUSED, Permit, PlannedCall
 from evaluator.models.backend import (
@@ -58,7 +58,7 @@ MAYBE_BILLED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HandlerAnswer:
     """The model's last response to a query, the usage of the whole session, and the warnings."""
 

@@ -33,7 +33,7 @@ from evaluator.improve.evidence import BATCHES, Events, Recorded, Recorder
 from evaluator.improve.log import read_log
 from evaluator.improve.propose import hash_of
 from evaluator.improve.search import BASE, OutOfBudget, Row, Search, Settings, Split, part_of
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 FORMAT = "evaluator-improve/1"
 CERTIFICATE = "certificate.json"
@@ -42,7 +42,7 @@ TEMPLATE_FILE = "template.xml"
 _MAX_BYTES = 64_000_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Certificate:
     """A certificate as JSON. `path` is its file."""
 
@@ -124,7 +124,7 @@ class Certificate:
         write_atomic(self.path, indented_json(found))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Verification:
     """`is_own`: this user's program signed the certificate and all of its log."""
 

@@ -21,13 +21,13 @@ from evaluator.errors import RecordError
 from evaluator.fields import JsonForm
 from evaluator.files.locations import user_folder
 from evaluator.improve.log import open_log
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 LEDGER = "looks.jsonl"
 Claim = Literal["better", "cheaper"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Outcome:
     """What a template did on a row: its value (None: an error, or not scored), whether it passed,
     and the price of the row.
@@ -43,7 +43,7 @@ class Outcome:
         return self.value or 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Decision(JsonForm):
     """The result of a search. `gain` is the difference of the means with its interval at
     `confidence`, from `n` of `of` rows. `gained` and `lost` are the rows that flipped.

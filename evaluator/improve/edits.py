@@ -33,7 +33,7 @@ from evaluator.improve.steps import (
     with_step,
     wrapped,
 )
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.xml.source import Source, read_source
 
 if TYPE_CHECKING:
@@ -43,14 +43,14 @@ TextElement = Literal["description", "instructions", "system", "criteria"]
 _VERSION = re.compile(r"(.*?)(\d+)(\D*)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class _Edit(Checked, error=EditError):
     """An edit of the template, or of the task inside it that has the name `task`."""
 
     task: Annotated[Name | None, Doc("The name of a step; without it, the template itself.")] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class SetText(_Edit, error=EditError):
     """Replaces the whole text of an element, which is added if it is missing."""
 
@@ -65,7 +65,7 @@ class SetText(_Edit, error=EditError):
         return set_content(source, found, self.text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class ReplacePhrase(_Edit, error=EditError):
     """Replaces a phrase that occurs exactly once in an element."""
 
@@ -88,7 +88,7 @@ class ReplacePhrase(_Edit, error=EditError):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class AddExample(_Edit, error=EditError):
     """Adds a train row as the last few-shot example. `inputs` and `output` are taken from the row
     and are never a model's.
@@ -134,7 +134,7 @@ def _examples(task: Element) -> list[Element]:
     return [] if examples is None else children(examples, "example")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class OrderExamples(_Edit, error=EditError):
     """Puts the examples into another order; those that are not named are removed."""
 
@@ -161,7 +161,7 @@ class OrderExamples(_Edit, error=EditError):
         return text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class RewordExample(_Edit, error=EditError):
     """Replaces the text of an example's output, or of one of its inputs."""
 
@@ -184,7 +184,7 @@ class RewordExample(_Edit, error=EditError):
         return set_content(source, found, self.text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class DescribeOutput(_Edit, error=EditError):
     """Sets the description of a member in the inline JSON Schema of the output."""
 
@@ -210,7 +210,7 @@ class DescribeOutput(_Edit, error=EditError):
         return set_content(source, output, json.dumps(schema, ensure_ascii=False, indent=2))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class AddStep(_Edit, error=EditError):
     """Adds a step before or after the task. An atomic template becomes a sequence, in which the
     template's own work is the step `answer`.

@@ -33,7 +33,7 @@ from evaluator.errors import EvaluatorError, UsageError
 from evaluator.errors.results import Outcome, Status, TaskError, TaskResult
 from evaluator.improve.run import improve
 from evaluator.interpreter.sync import run_sync
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.record.steps import Recording
 from evaluator.record.store import TaskStore
 
@@ -47,7 +47,7 @@ _ROW = "judged_answer"
 _JUDGED = {True: "passes it", False: "fails it", None: "does not decide"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JudgeSearch:
     """What a search for a better judge is made from: its template, the labelled answers as rows,
     and options of their batches.

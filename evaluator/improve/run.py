@@ -62,7 +62,7 @@ from evaluator.improve.search import (
     split_rows,
 )
 from evaluator.interpreter.sync import run_sync
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.xml.source import encoding_of
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ BATCH_OPTIONS = (
 """The options of a batch that a search takes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class ImproveOptions(Checked, error=UsageError):
     """The options of a search, besides those of its batches. `improve` documents each."""
 
@@ -138,7 +138,7 @@ class ImproveOptions(Checked, error=UsageError):
     ] = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SearchPlan:
     """A search before its first call. `evaluations` is the most answers that it takes, each of at
     most `calls` calls, and `expected_usd` what they are expected to cost; None if unknown.

@@ -29,7 +29,7 @@ from evaluator.errors import EvaluatorError, UsageError
 from evaluator.fields import JsonForm
 from evaluator.improve.decide import Claim, Decision, Outcome, decide, paired_difference
 from evaluator.improve.edits import Edit, edit_to_dict
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 
 Part = Literal["train", "selection", "sealed"]
 SEALED_SHARE = 0.5
@@ -43,7 +43,7 @@ CHANGED_SHARE = 0.2
 """The share of answers that an edit changes, before anything is measured."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Row:
     """A row of the search. `digest` is the hash of its inputs and target."""
 
@@ -56,7 +56,7 @@ class Row:
         return self.sample.id
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Split:
     """The rows of each part, in an order that depends on their content only. `unused` is the number
     of sealed rows that the search does not need.
@@ -78,7 +78,7 @@ class Split:
         return {"train": self.train, "selection": self.selection, "sealed": self.sealed}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reach(JsonForm):
     """What the sealed rows can show. `smallest` is the gain that is found with 80 % power, `needed`
     the sealed rows that the gain `wanted` takes. `changed` is the share of answers that differ
@@ -200,7 +200,7 @@ class OutOfBudget(EvaluatorError):
     """The budget does not allow the next step of the search."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Proposal:
     """Edits of a template that were checked. `sha` is the hash of the whole text that they make."""
 
@@ -210,7 +210,7 @@ class Proposal:
     parents: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Candidate:
     """A version of the template: the edits that make it from the template."""
 
@@ -230,7 +230,7 @@ class Candidate:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Settings:
     """What a search is told. `margin`: the loss that a cheaper template may have; None: cheaper
     templates are not looked for.
@@ -243,7 +243,7 @@ class Settings:
     is_clustered: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Request:
     """What the next proposals are made from: edits of `parent`, seeing its outcomes on train rows
     and the mean values of earlier candidates on selection rows.

@@ -36,7 +36,7 @@ from typing import Any, Literal, NamedTuple
 from evaluator.errors import NotAllowed
 from evaluator.handler.config import HandlerConfig, ToolGrant
 from evaluator.language.syntax import has_markup
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library import TemplateLibrary
 from evaluator.library.calls import calls_of
 from evaluator.nodes import FilePaths, Span, Task, TopLevel
@@ -56,7 +56,7 @@ class Excess(NamedTuple):
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Authority:
     """The authority of a task. A field with None sets no limit; without arguments nothing is
     limited.

@@ -26,7 +26,7 @@ from evaluator.language.inputs import bind_inputs, resolve_setting
 from evaluator.language.sandbox import as_text, evaluate_expression, render, render_prompt
 from evaluator.language.scopes import Scope, read_typed
 from evaluator.language.syntax import has_markup
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.limits.budget import Budget
 from evaluator.nodes import HandlerSpec, Input, Node, Task, Text
 from evaluator.nodes.declare import fields_with
@@ -247,7 +247,7 @@ class BoundTask:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BoundInputs:
     """The values of a task's inputs, and the scope with them."""
 

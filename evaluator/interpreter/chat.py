@@ -27,7 +27,7 @@ from evaluator.interpreter.runs import record_run
 from evaluator.interpreter.sandboxing import check_sandboxes
 from evaluator.interpreter.toolset import tools_for
 from evaluator.language.scopes import Scope
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.limits.budget import Budget
 from evaluator.models.backend import Message
 from evaluator.nodes import Atomic, Span, Text
@@ -41,7 +41,7 @@ _TASK = Atomic(description=Text("An interactive session", Span()))
 _POLICY = replace(policy_of(_TASK), fresh_context="enabled")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChatReply:
     """The outcome of one query. `from_record`: the reply was given before the session was
     resumed.

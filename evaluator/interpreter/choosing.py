@@ -18,7 +18,7 @@ from evaluator.interpreter.failures import failure
 from evaluator.interpreter.frame import Frame, Run
 from evaluator.interpreter.generated import INTERNAL as INTERNAL_NAMES
 from evaluator.interpreter.generated import internal_template
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library import TemplateLibrary
 from evaluator.nodes import Atomic
 
@@ -32,7 +32,7 @@ _MAX_LIBRARY = 40
 _MAX_DESCRIPTION = 300
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Candidate:
     """A template that may carry out a request, and its score by the words."""
 

@@ -25,7 +25,7 @@ from evaluator.interpreter.generated import (
     read_allowed,
 )
 from evaluator.interpreter.runs import record_run
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library import CallBound, Template
 from evaluator.library.bounds import CallCounter
 from evaluator.nodes import Function, Node, Task
@@ -39,7 +39,7 @@ MAX_TEMPLATES = 40
 _UNNAMED = "compiled"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CompiledTask:
     """The result of compiling words. `xml` and `node` are None if there is no usable task; `errors`
     say why.

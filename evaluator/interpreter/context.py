@@ -24,7 +24,7 @@ from evaluator.interpreter.frame import ContextItem, Run, Services, join
 from evaluator.language.fences import block
 from evaluator.language.sandbox import render
 from evaluator.language.scopes import Scope
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.models.attachments import Attachment, media_type_of, size_problem
 from evaluator.nodes import AccumulationFormat, FilePaths, FreshContext, InheritContext, Task
 from evaluator.processes.concurrency import in_thread
@@ -45,7 +45,7 @@ MIN_RELEVANCE = 0.15
 """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ContextPolicy:
     """The three context settings of one task: each is the template's, else the operator's
     default.
@@ -81,7 +81,7 @@ def policy_of(task: Task, *, is_subtask: bool = False) -> ContextPolicy:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttachedItem(ContextItem):
     """An image or a PDF: its content only says what it is; the file itself is attached to the
     message.
@@ -90,7 +90,7 @@ class AttachedItem(ContextItem):
     attachment: Attachment
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Assembled:
     """The context of one task, and a warning for each part of it that could not be read."""
 
@@ -183,7 +183,7 @@ def relevant(
     return chosen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recorder:
     """Records lookups outside a task as steps, so that a resumed run sees the same results as the
     first one.

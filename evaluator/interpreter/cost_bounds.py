@@ -20,7 +20,7 @@ from evaluator.handler.config import HandlerConfig
 from evaluator.handler.conversation import cache_terms_of
 from evaluator.handler.model_choice import ModelChoice
 from evaluator.interpreter.background import BACKGROUND_TOOLS
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library.bounds import CallCounter, ModelUse
 from evaluator.library.calls import calls_of
 from evaluator.library.shapes import is_model
@@ -38,7 +38,7 @@ _NO_MODEL_TOOLS = frozenset({"bash", "computer"})
 """Tools of a task that start no other task."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Amounts:
     """What model calls take; None where it is unknown or unbounded. `batch_cost_usd` is the cost
     with the provider's batch prices, `seconds` the time of tasks that ask a model, one after
@@ -79,7 +79,7 @@ class Amounts:
 MEASURES = tuple(field.name for field in fields(Amounts))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Asking:
     """How a task asks its model: the most that one turn takes, and the most of the whole task."""
 

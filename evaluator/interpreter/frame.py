@@ -27,7 +27,7 @@ from evaluator.handler.profiles import profile_named
 from evaluator.handler.tracing import UNTRACED, Tracer
 from evaluator.interpreter.authority import FULL, Authority
 from evaluator.language.scopes import Scope
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.library import TemplateLibrary
 from evaluator.limits.budget import Budget
 from evaluator.nodes import Function, Node, Task, TopLevel
@@ -61,7 +61,7 @@ Shots = Sequence[tuple[Mapping[str, Any], str]]
 """Few-shot examples: the inputs of each, and its answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunOptions:
     """The options of one run: those of `Evaluator.evaluate`, which documents them."""
 
@@ -93,7 +93,7 @@ RECORDED_OPTIONS = ("handler", "target", "epoch", "model_roles")
 """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Services:
     """The parts of an Evaluator that its runs use: library, models, profiles, tools, files, memory,
     task files.
@@ -217,7 +217,7 @@ class Domain:
         return Domain(self.services, self.handler, authority, sandbox, is_reparsed)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ContextItem:
     """A piece of context that a task may see besides its prompt. `source` identifies it: it is
     never sent twice.
@@ -325,7 +325,7 @@ class Run:
             self.options.on_event(path, what)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Frame:
     """The position of a node: its scope, its domain, the context from its parent, its stable path,
     and its parent's budget.

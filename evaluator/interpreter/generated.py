@@ -20,7 +20,7 @@ from evaluator.errors import ConfigurationError, Diagnostic, TemplateError
 from evaluator.files.locations import shipped
 from evaluator.interpreter.authority import Authority, reached_tasks
 from evaluator.interpreter.frame import Services
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library import TemplateLibrary
 from evaluator.library.checks import Checked, check_each
 from evaluator.nodes import Atomic, Node, Span, Task
@@ -64,7 +64,7 @@ def _shipped(name: str) -> Atomic:
 _NAME = "\x00generated"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Allowance:
     """What a generated task may contain: that of `authority`. `who` names it in messages.
 

@@ -16,7 +16,7 @@ from evaluator.handler.backends import BACKENDS
 from evaluator.handler.config import HandlerConfig
 from evaluator.interpreter.preflight import check_node, known_tools
 from evaluator.language.syntax import has_markup
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library import TemplateLibrary
 from evaluator.library.checks import in_order
 from evaluator.library.structure import host_in
@@ -119,7 +119,7 @@ class Linter:
         return list(dict.fromkeys(d for _, found in nodes.values() for d in found))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _FileFindings:
     """The findings about a file as they were found, and at their exact places."""
 

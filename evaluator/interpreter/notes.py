@@ -15,7 +15,7 @@ from collections.abc import Collection
 from evaluator.errors.results import TaskError
 from evaluator.interpreter.context import policy_of
 from evaluator.language.analysis import references_in
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library import TemplateLibrary
 from evaluator.nodes import Call, Cond, Function, Node, Sequential
 from evaluator.nodes.walk import children
@@ -42,7 +42,7 @@ _FENCE = Pattern(r"^[ \t]*(`{3,}|~{3,})[^`\n]*$", "m")
 _NOTHING = frozenset({"none", "nothing", "n/a", "-", "no data", "none used"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Notes:
     """The entries at the end of an answer; None where there is none. `content` is the answer
     without them.

@@ -14,7 +14,7 @@ from evaluator.errors import TemplateError
 from evaluator.errors.messages import json_problem
 from evaluator.language.sandbox import evaluate_expression_sync
 from evaluator.language.scopes import Scope
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.models.backend import ToolCall, ToolSpec
 from evaluator.nodes import Expression, Span
 from evaluator.patterns import Pattern
@@ -35,7 +35,7 @@ _TYPES = {other: name for name, others in _FOREIGN_TYPES.items() for other in ot
 _STANDARD = ("object", "array", "number", "integer", "boolean", "string", "null")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OfferedFunctions:
     """`specs` are what the model is offered; `names` maps the names there to those in the data."""
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.models.backend import Message, ModelRequest, ModelResponse
 from evaluator.models.prices import estimate_tokens
 from evaluator.models.prompt_cache import prefix_of
@@ -21,7 +21,7 @@ _MESSAGE_OVERHEAD_TOKENS = 16
 """More than any provider adds to a message."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Preview:
     """One model request. `input_tokens` is an estimate; `exact` means that no simulated answer came
     before it.

@@ -24,7 +24,7 @@ from evaluator.language.inputs import unnamed_inputs
 from evaluator.language.sandbox import as_text, render_prompt
 from evaluator.language.scopes import read_typed
 from evaluator.language.syntax import before_markup, has_markup
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.models.attachments import Attachment
 from evaluator.models.backend import Message, Role
 from evaluator.nodes import Atomic, Example, Input, OutputFormat, Text, Turn
@@ -57,7 +57,7 @@ class SharedBeginning:
         return same
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class PreparedPrompt:
     """The parts of an atomic task's messages that are the same for every row.
 

@@ -17,7 +17,7 @@ from evaluator.handler.tracing import UNTRACED
 from evaluator.interpreter.frame import Services
 from evaluator.interpreter.requests import recorded_options, recorded_run, recorded_services
 from evaluator.interpreter.runs import record_run
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.record.recorded_steps import ChangedStep, ReplayedSteps
 from evaluator.record.step_log import StepLog
 from evaluator.record.steps import Recording
@@ -26,7 +26,7 @@ from evaluator.record.steps import Recording
 _COMPARED = ("status", "type", "reason", "message", "content", "parsed_content")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Replay:
     """The outcome of a replay, and how it differs from the record.
 

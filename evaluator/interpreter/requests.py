@@ -36,7 +36,7 @@ from evaluator.interpreter.interpret import evaluate_node
 from evaluator.interpreter.runs import Binder
 from evaluator.interpreter.sandboxing import check_sandboxes
 from evaluator.language.scopes import Scope
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library import TemplateLibrary
 from evaluator.nodes import Atomic, Call, Function, Input, Node, Sequential, Span, Task, TopLevel
 from evaluator.patterns import Pattern
@@ -55,7 +55,7 @@ _MANUAL = Pattern(r"<manual_xml>\s*(?:true|1)\s*</manual_xml>")
 _FILE = "<request>"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class XmlRequest:
     """The task or function in a text. `is_manual`: it is evaluated as it is, and not matched."""
 

@@ -24,7 +24,7 @@ from evaluator.interpreter.context import task_list_at
 from evaluator.interpreter.frame import Domain, Frame, OnBegin, Run, identity_of
 from evaluator.interpreter.runs import record_run
 from evaluator.language.scopes import Scope
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.library import Template, TemplateLibrary
 from evaluator.models.backend import ToolSpec
 from evaluator.nodes import (
@@ -79,7 +79,7 @@ PARAMETERS = object_schema(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SubtaskRequest:
     """A validated request. `template` is the hint; `max_depth` counts levels below the subtask.
 
@@ -313,7 +313,7 @@ class Spawner:
         return authority.with_files(request.file_paths)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Chosen:
     """The task that serves a request, its template if it has one, and what it may do."""
 

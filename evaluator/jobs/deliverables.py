@@ -28,7 +28,7 @@ from evaluator.interpreter.evaluation import evaluation_of
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.frame import ContextItem
 from evaluator.jobs.entries import TOOL, QueueEntry
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.nodes import Function, Task
 from evaluator.record.steps import Step
 from evaluator.record.tree import TaskNode, read_tree
@@ -187,7 +187,7 @@ class EvaluateForVerifier(Protocol):
     ) -> Awaitable[Outcome]: ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResultToVerify:
     """The result of an attempt. `evaluate`: as `Evaluator.evaluate`, for evaluations that a check
     makes; after an interruption they are resumed. `file`: the file that is delivered, None if the

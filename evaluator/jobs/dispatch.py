@@ -44,7 +44,7 @@ from evaluator.jobs.entries import (
     timestamp,
 )
 from evaluator.jobs.queue_store import Claim
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library.matching import LOW_SCORE
 
 CLASSIFIER = "classify"
@@ -65,7 +65,7 @@ class AttemptAborted(Exception):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttemptEnd:
     """How an attempt ends: the entry's next state, and the template that this round need not try
     again.

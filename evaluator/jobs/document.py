@@ -25,7 +25,7 @@ from evaluator.jobs.entries import (
     StrategyAttempt,
     entry_number,
 )
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.output.strict import read_strict
 
 FILE = "task-queue.json"
@@ -35,7 +35,7 @@ _MAX_PROBLEMS = 10
 _INDENT = "    "
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reading:
     """What could be read of a file: the document with its valid entries, which stand at `indexes`
     of the file, and what is wrong with the rest.

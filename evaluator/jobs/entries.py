@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from evaluator.errors import MissingExtra, UsageError
 from evaluator.fields import REQUIRED, After, Expected, JsonForm, Key, Range
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 EntryStatus = Literal["pending", "running", "done", "blocked", "skipped"]
 EntryType = Literal[
@@ -130,7 +130,7 @@ EntryId = Annotated[str, After(_check_id), Expected("an id such as T-01, T-99 or
 QueueNumber = Annotated[int, Range(least=0, most=MAX_INTEGER)]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StrategyAttempt(JsonForm):
     """One attempt of an entry. `attempted_at` is ISO 8601. `verification_failure`: what a check of
     the result found; None if the result passed or there was none.
@@ -149,7 +149,7 @@ class StrategyAttempt(JsonForm):
         return not self.result.startswith((f"{INTERRUPTED}: ", f"{RELEASED}: "))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BegunAttempt:
     """An attempt since its begin: what a worker needs to resume it after an interruption. Kept in
     the store only.
@@ -193,7 +193,7 @@ class BegunAttempt:
         return cls(**json.loads(text))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class QueueEntry(JsonForm):
     """An entry as `task-queue.json` shows it.
 
@@ -219,7 +219,7 @@ class QueueEntry(JsonForm):
     completed_at: QueueTime | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EntryOptions(JsonForm, error=ValueError):
     """When and how an entry runs. Kept in the store only: `task-queue.json` has no fields for it.
 
@@ -252,7 +252,7 @@ class EntryOptions(JsonForm, error=ValueError):
         return cls.from_table(json.loads(text))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class QueueDocument(JsonForm):
     """The content of `task-queue.json`, or of one file of the archive."""
 

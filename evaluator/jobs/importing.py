@@ -42,7 +42,7 @@ from evaluator.jobs.entries import (
     timestamp,
 )
 from evaluator.jobs.queue_tables import QueueTables
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 _BY_USER: dict[EntryStatus, tuple[EntryStatus, ...]] = {
     "pending": ("pending", "skipped"),
@@ -53,7 +53,7 @@ _BY_USER: dict[EntryStatus, tuple[EntryStatus, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Imported:
     """The ids of a file's entries by what happened to them. `dated`: entries that have ended and
     lack `completed_at`, which is filled in with the last time that they name. `conflicts`: what of

@@ -23,7 +23,7 @@ from evaluator.errors.messages import cut, shortened
 from evaluator.errors.results import TaskError
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.jobs.entries import TYPES, EntryType
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library.matching import LexicalRanker
 from evaluator.nodes import TopLevel
 from evaluator.xml.build import build
@@ -110,7 +110,7 @@ _DESCRIPTIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Described:
     name: str
     node: TopLevel
@@ -221,7 +221,7 @@ _RETRY = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ControlWord:
     """A word that controls the queue, for one entry."""
 
@@ -253,7 +253,7 @@ def _ids(match: re.Match[str]) -> list[str]:
     return [found.upper() for found in re.findall(r"T-\d+", match["ids"], re.I)]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReadEntry:
     """An entry that a model read out of a message. `after`: indexes of entries before it."""
 

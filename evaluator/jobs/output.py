@@ -22,7 +22,7 @@ from typing import Any
 
 from evaluator import clock, disk
 from evaluator.files.open_below import FILE, open_private_folder
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.patterns import Pattern
 from evaluator.record.redact import Redactor
 
@@ -36,7 +36,7 @@ _HELD_BYTES = 1 << 12
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Output:
     """An open output file."""
 

@@ -30,7 +30,7 @@ from evaluator.jobs.entries import (
     timestamp,
 )
 from evaluator.jobs.queue_tables import ENTRY, QueueTables
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.store import leases
 from evaluator.store.owners import current_owner, owner_text
 
@@ -59,7 +59,7 @@ _STUCK = f"""
     WHERE entry.status = 'pending' ORDER BY 1, 2"""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Claim:
     """A running entry and the lease under which its worker may change it.
 
@@ -80,7 +80,7 @@ class Claim:
         return self.attempt.number
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StuckEntry:
     """A pending entry that cannot run, because it needs an entry, or one that this needs, that was
     skipped or is
@@ -99,7 +99,7 @@ class StuckEntry:
         return f"{self.id} waits for {self.cause}, which {is_or_was} {self.cause_status}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoredEntry:
     """An entry with its options, and the ids of the entries that it still waits for. `is_signed`:
     this user's programs have written it; if not, its template and its inputs are not used.

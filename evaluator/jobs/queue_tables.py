@@ -36,7 +36,7 @@ from evaluator.jobs.entries import (
     parse_timestamp,
 )
 from evaluator.jobs.store import JobStore
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.store import database, leases
 from evaluator.store.rows import Row, Table
 
@@ -135,7 +135,7 @@ FORMAT = database.Format(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Publication:
     """What was published last: `published_hash` is on the disk, `publishing_hash` is or will be."""
 

@@ -29,12 +29,12 @@ from evaluator.jobs.entries import (
 )
 from evaluator.jobs.importing import fill_store
 from evaluator.jobs.queue_store import QueueStore, StoredEntry, StuckEntry
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 COLUMNS: tuple[EntryStatus, ...] = ("pending", "running", "blocked", "done", "skipped")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BoardColumn:
     """The entries in one state: the first ones, of `count`."""
 
@@ -43,7 +43,7 @@ class BoardColumn:
     entries: Sequence[QueueEntry]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QueueBoard:
     """`ready`: pending entries that could run now. `archived`: entries in the archive, which no
     column has.
@@ -78,7 +78,7 @@ DEFAULT_FOLDER = "queue"
 FOLDER_VARIABLE = "TASK_RUNNER_DIR"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QueueStats:
     """Numbers of a queue. `entries`: by status, and `archived`. `types`: entries that are not
     archived, by type.

@@ -28,7 +28,7 @@ from typing import Any, Literal, get_args
 from evaluator import randomness
 from evaluator.errors import UsageError
 from evaluator.jobs.output import Output
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.patterns import Pattern
 from evaluator.store.owners import Owner
 
@@ -67,7 +67,7 @@ def check_id(text: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class End:
     """How a task ended. A process has an exit code or a signal; `reason` says why a task failed or
     was killed.
@@ -86,7 +86,7 @@ class End:
     output_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BackgroundTask:
     """The recorded state of a task. Times are seconds since 1970.
 
@@ -190,7 +190,7 @@ NoticeKind = Literal["end", "stall", "event"]
 _NOT_XML = Pattern("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Notice:
     """A notification. `next` is delivered with the next tool result, `later` with the next message
     of the user.

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any, Self, cast
 
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 PDF = "application/pdf"
 MAX_IMAGE_BYTES = 5_000_000
@@ -29,7 +29,7 @@ _PAGE = re.compile(rb"/Type\s*/Page(?![a-zA-Z])")
 _BYTES_OF_A_PAGE = 50_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Attachment:
     """One image or PDF. `source` says where it is from, for people and for the record.
 

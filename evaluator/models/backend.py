@@ -12,7 +12,7 @@ from dataclasses import field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from evaluator.errors.results import Usage
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.models.attachments import Attachment
 from evaluator.models.logprobs import TokenLogprob, from_rows, to_rows
 
@@ -20,7 +20,7 @@ Role = Literal["system", "user", "assistant", "tool"]
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "refusal", "unknown"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolCall:
     """A model's request to call a tool. `arguments` is the JSON text exactly as the model wrote it,
     unparsed.
@@ -34,7 +34,7 @@ class ToolCall:
         return {"id": self.id, "name": self.name, "arguments": self.arguments}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Message:
     """One message. `attachments` belong to a user's text, or are images of a tool's answer.
     `thinking` are reasoning blocks that a provider signed and expects back unchanged with the
@@ -64,7 +64,7 @@ class Message:
         return data
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolSpec:
     """The description of a tool for a model: `parameters` is a JSON Schema of type object.
 
@@ -82,7 +82,7 @@ class ToolSpec:
         return f"{self.name} {self.description} {self.parameters}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hints:
     """Hints from which the simulated backend may build its answer. Never sent to a provider or
     fingerprinted.
@@ -99,7 +99,7 @@ class Hints:
     target: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CacheMark:
     """The end of what a provider is asked to cache: so many characters of a message's content."""
 
@@ -107,7 +107,7 @@ class CacheMark:
     characters: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelRequest:
     """One model call. `model` is the id without the backend's prefix. `timeout_s` bounds the whole
     call.
@@ -142,7 +142,7 @@ class ModelRequest:
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelResponse:
     """One model response, a turn. `usage` has None where the provider gave no number.
 

@@ -31,7 +31,7 @@ from evaluator.errors.messages import LOGGER
 from evaluator.errors.results import Usage
 from evaluator.fields import Count, accept
 from evaluator.files.trust import is_signed, is_trusted, signature
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.models import cache_store
 from evaluator.models.backend import ModelResponse
 from evaluator.models.cache_store import CacheKey
@@ -47,7 +47,7 @@ _WRITE_BUSY_S = 30.0
 _PRUNE_EVERY = 200
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelStats:
     """One model's responses. `saved` is the usage that hits saved; its cost is None where a price
     was unknown.
@@ -59,7 +59,7 @@ class ModelStats:
     saved: Usage = Usage()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CacheStats:
     """The contents of a cache. `bytes` is the file's size; `oldest` is in seconds since 1970, None
     if it is empty.

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.models.backend import Message, ModelRequest
 from evaluator.nodes.sampling import settings_given
 from evaluator.record.steps import json_encoder
@@ -33,7 +33,7 @@ _canonical = json_encoder((",", ":"), ascii_only=True, sort_keys=True)
 _NONE = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CacheKey:
     """One request as the cache identifies it. `key` is the SHA-256 of all other fields, as 64 hex
     digits.

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any, cast
 
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 _DIGITS = 7
 _NO_CHANCE = -9999.0
 """A logarithm for a probability of 0, which JSON has no number for."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TokenLogprob:
     """A token of a text, and the natural logarithm of its probability after the tokens before it;
     None for the first token of a given text. `top` has the most likely tokens at this place.

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from typing import Any
 
 from evaluator import clock
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.models import prices
 from evaluator.models.backend import CacheMark, Message, ModelRequest, ToolSpec
 from evaluator.models.prices import estimate_tokens
@@ -29,7 +29,7 @@ _MIN_TOKENS = 1024
 _MAX_PREFIXES = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CacheTerms:
     """What a model's provider asks for its cache, in US dollars for a token.
 
@@ -78,7 +78,7 @@ def cache_terms(model: str) -> CacheTerms | None:
 # -- prefixes --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prefix:
     """The beginning of a request that other calls have too: where it ends, about how many tokens it
     has, and a hash of it.

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Protocol
 
 from evaluator.errors import ProviderError
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.models.backend import Backend, ModelRequest, ModelResponse
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProviderBatch:
     """A batch at the provider, as it was seen last.
 
@@ -37,7 +37,7 @@ class ProviderBatch:
     files: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BatchAnswer:
     """The result of one request of a batch: a response, or an error. A retryable error may be
     tried in another batch.

@@ -24,7 +24,7 @@ from typing import Any, cast
 
 from evaluator import randomness
 from evaluator.language.fences import block as fenced_block
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.models.attachments import Attachment, with_unsent
 from evaluator.models.backend import (
     Backend,
@@ -53,7 +53,7 @@ _NAMES = ("name", "tool", "tool_name", "function")
 _ARGUMENTS = ("arguments", "args", "parameters", "input")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Tags:
     """The tags of one session's calls."""
 
@@ -263,7 +263,7 @@ def _dumps(value: Any) -> str:
 # -- answers ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _FoundCall:
     """One call and the range of text that it occupies."""
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import field
 from typing import NamedTuple
 
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.output.strict import Unreadable
 from evaluator.output.strings import Lookahead
 from evaluator.output.tokens import COLON, COMMENT, QUOTED, WS
@@ -213,7 +213,7 @@ _Node = tuple[str, "_Node | None"]
 _State = tuple[int, _Node | None]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Corrected:
     """A block of the text, from its start to `end`, as it reads after an edit of this kind."""
 
@@ -222,7 +222,7 @@ class Corrected:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Correction:
     """The reading that was chosen, if there is one, and all the readings that one bracket makes
     possible.

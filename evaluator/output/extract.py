@@ -14,7 +14,7 @@ from dataclasses import field
 from itertools import islice
 from typing import Any
 
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.output.brackets import BracketRepairer, Corrected
 from evaluator.output.reader import BlockReader, read_block
 from evaluator.output.strict import StrictScanner, Unreadable, work_for
@@ -118,7 +118,7 @@ _DENIED_AFTER = Pattern(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Block:
     """One JSON container in a text. With `weak` it may be part of the prose (`[1]`, an empty `[ ]`,
     code), or its sentence calls it an example, a wrong answer or a reference.

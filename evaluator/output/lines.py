@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, cast
 
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.output.coerce import Guide
 from evaluator.output.fast_check import is_dict, is_list
 from evaluator.output.strict import read_as_meant
@@ -58,7 +58,7 @@ class NoReading(Exception):
     """What is written does not have the form that was asked for."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Line:
     """A line that is not blank: its indentation, its text, and whether a blank line is before
     it.
@@ -69,7 +69,7 @@ class Line:
     after_blank: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lines:
     """Lines whose meaning the schema decides. With `folded` they are one text without line
     breaks.
@@ -105,7 +105,7 @@ class Lines:
         return "\n".join(parts).strip()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Label:
     """A known label of a line: the property, what follows it, and whether it is a heading."""
 

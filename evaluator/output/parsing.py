@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from evaluator.errors import UsageError
 from evaluator.errors.messages import type_of
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.output.extract import Block, Extract, extract, rewrite, unfence
 from evaluator.output.fast_check import is_dict, is_list
 from evaluator.output.forms import read_forms, read_scalar, read_xml
@@ -334,7 +334,7 @@ def _no_json(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Choice:
     """The chosen block and how it fits; `rivals` is the number of others that fit equally well."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 MESSAGES = {
     "no_schema": "a schema has no effect where the type is text",
@@ -86,7 +86,7 @@ MESSAGES = {
 ErrorKind = Literal["no_json", "type_mismatch", "schema_violation", "bad_schema", "xml", "repaired"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OutputError:
     """The reason why a text has no value.
 
@@ -106,7 +106,7 @@ class OutputError:
         return self.message
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NotChecked(OutputError):
     """The check took too long, so it is not known whether the value matches, or where it does not.
 
@@ -115,7 +115,7 @@ class NotChecked(OutputError):
     """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ParsedOutput:
     """A value that was read from a text; `text` is the original text, also with an error.
 

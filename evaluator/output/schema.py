@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from evaluator.errors import ConfigurationError
 from evaluator.errors.messages import json_problem
 from evaluator.language.scopes import TYPE_NAMES, describe, is_type_name, matches
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.output.fast_check import Verdict, is_dict, is_list
 from evaluator.output.result import MESSAGES, NotChecked, OutputError, ParsedOutput, json_path
 
@@ -52,7 +52,7 @@ _imports: ContextVar[tuple[Imports, list[str]]] = ContextVar(
 _MAX_PLACES = 3
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Schema:
     """A compiled schema.
 
@@ -76,7 +76,7 @@ class Schema:
         return self.explain(value, verdict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CheckedValue:
     """A value that was coerced and checked by a schema, with a warning for each kind of coercion,
     or an error.

@@ -298,7 +298,7 @@ LITERALS: dict[str, tuple[Any, str]] = {
     "-inf": (None, "nan"),
 }
 
-# Strings: what stands at their ends and inside them.
+# Strings: their ends, and what is inside them.
 
 TRIPLE_QUOTES = Pattern(r'"""|\'\'\'')
 NOT_TRIPLE = Pattern(rf"[ ]?(?:[}}\]]\s*+(?:[,}}\]]|\Z)|,{WS}*+{QUOTED}{WS}*+[:,\]])")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from evaluator.errors import ConfigurationError, UsageError
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.processes.script_folders import environment_files, folders_between, protected_paths
 from evaluator.processes.seccomp import machine, syscall_filter
 
@@ -74,7 +74,7 @@ _IN_ROOT = "+root"
 _IN_PACKAGES = tuple(f"{folder}/" for folder in _PACKAGES)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sandbox:
     """Where scripts run. `image` and `cpus` are for containers; `network` allows the network.
 
@@ -200,7 +200,7 @@ def program_of(kind: SandboxKind) -> str:
     return os.path.abspath(found)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SandboxedCommand:
     """What the launcher runs for a command in a sandbox: `argv` with `env`.
 
@@ -217,7 +217,7 @@ class SandboxedCommand:
     seccomp: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScriptPlace:
     """Where one script works: `cwd` is the folder that it was started in, `fresh` a folder of its
     own on this machine, if it has one, and `status_file` a file that a container's engine creates.
@@ -381,7 +381,7 @@ def _is_below_any(path: str, folders: Iterable[str]) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mount:
     """A file or folder of this machine, and its path inside the sandbox."""
 

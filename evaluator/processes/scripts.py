@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Literal
 
 from evaluator.errors import ConfigurationError, ToolError
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.processes.sandboxes import MAX_PROCESSES, MEMORY_BYTES, NO_SANDBOX, Sandbox
 
 Overrun = Literal["output", "processes", "memory"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScriptResult:
     """The end of a script, and the beginning of its output with undecodable bytes as U+FFFD.
 

@@ -23,7 +23,7 @@ from typing import Literal
 
 from evaluator import randomness
 from evaluator.errors import ToolError
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.processes.sandboxes import MAX_PROCESSES, MEMORY_BYTES, NO_SANDBOX, Sandbox
 from evaluator.processes.script_folders import TemporaryFolder
 from evaluator.processes.scripts import ScriptResult, run_script
@@ -55,7 +55,7 @@ _LINE = (
 Ending = Literal["exit", "timeout", "output", "processes", "memory"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ShellResult:
     """The end of a command, and its output; a long output lacks its middle.
 

@@ -31,7 +31,7 @@ from typing import Any, Literal, TypeVar
 from evaluator import clock, disk, randomness
 from evaluator.errors import ConfigurationError, ToolError
 from evaluator.errors.messages import type_of
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.processes import launcher, starting
 from evaluator.processes.concurrency import in_thread
 from evaluator.processes.own_environment import is_kept_variable
@@ -108,7 +108,7 @@ async def run_to_end(
     return task.result()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Command:
     """A program with its arguments and limits.
 
@@ -232,7 +232,7 @@ def _encode(text: str) -> bytes:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProcessEnd:
     """The end of a supervised process: exactly one of `exit_code` and `signal` is set.
 

@@ -34,7 +34,7 @@ from evaluator.fields import check_names
 from evaluator.files.atomic import locked_file
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.sync import run_sync
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library import TemplateLibrary
 from evaluator.models.simulated import SimulatedBackend
 from evaluator.pytest_plugin import EACH, MARKER
@@ -45,7 +45,7 @@ _EVALUATOR = {"library", "model_roles", "roots", "tools"}
 _OPTIONS = {each.name for each in fields(BatchOptions)} - {"output", "resume", "display", "stop"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PreparedBatch:
     """A batch that can run. `is_own`: its evaluator was made here and has to be closed."""
 

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.output.strict import too_deep
 from evaluator.record.steps import Recording, Step, plain_json
 
@@ -26,7 +26,7 @@ TOO_DEEP = "[nested too deeply to show]"
 _TURN = re.compile(r"(?:(.*)/)?turn\[([0-9]{1,9})\]", re.S)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RecordedTurn:
     """One turn, by the attempt that counts. `sent` are the messages that were new to the model,
     `answer` is its answer as a message, with its `reasoning` if any; None where no attempt was
@@ -38,7 +38,7 @@ class RecordedTurn:
     answer: Mapping[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RecordedConversation:
     """One session with a model. `path` is what precedes `turn[n]` in its steps; empty for a task
     with one session.

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.patterns import Match, Pattern
 
 # A line break, also one that is escaped in a JSON text (several times).
@@ -92,7 +92,7 @@ CHARACTER_DUMP = Pattern("   [!-~]   [!-~]   [!-~]")
 _QUOTE = Pattern("[\"']")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Decoded:
     """A decoded part of a text. `find_pieces` returns the places in `text` from which on a piece of
     the source was taken, with its beginning and end there, in their order.

@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 
 from evaluator.errors import CorruptRecord, RecordError, UsageError
 from evaluator.fields import JsonForm
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.record import grammar
 from evaluator.record.other_writers import read_other
 from evaluator.record.steps import Recording, StepEnd, Summary
@@ -32,7 +32,7 @@ _NOT_ENDED = "it had not ended when it was imported"
 ImportState = Literal["imported", "known", "unreadable", "ignored"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ImportedFile(JsonForm):
     """What was done with a file.
 

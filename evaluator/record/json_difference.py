@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import Any, cast
 
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 MAX_SHOWN_CHARS = 200
 _NOTHING = object()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JsonDifference:
     """`where` is a place such as `messages[1].content, line 3`; a side is None if it has no value
     there.

@@ -30,7 +30,7 @@ from dataclasses import field
 from typing import Any, Literal, Self
 
 from evaluator.errors import RecordError, RecordIncomplete, StepChanged, StepUnfinished
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.record.grammar import content_text
 from evaluator.record.steps import (
     DENIED,
@@ -49,7 +49,7 @@ Unfinished = Literal["repeat", "tell", "stop"]
 Decide = Callable[[int, Step], Awaitable[Unfinished]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChangedStep:
     """A step whose arguments differ from the recorded ones. `recorded` is None for a step that the
     record lacks.

@@ -15,7 +15,7 @@ from typing import Annotated, cast
 from evaluator import clock
 from evaluator.errors import UsageError
 from evaluator.fields import After, Checked, Natural, accept
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.record.steps import RunStatus
 from evaluator.record.store import TaskStore
 from evaluator.record.task_folder import TaskSummary
@@ -39,7 +39,7 @@ def _last_instant(value: datetime | str) -> datetime:
     return _first_instant(value, is_end=True)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TaskFilter(Checked, error=UsageError):
     """Conditions that a task must fulfil together; None is no condition.
 

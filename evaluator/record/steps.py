@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, cast
 
 from evaluator.errors import RecordError, UsageError
 from evaluator.fields import JsonForm, to_dict
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.store.owners import Owner
 
 FORMAT_VERSION = 2
@@ -29,7 +29,7 @@ RunStatus = Literal["running", "interrupted", "completed", "failed", "aborted", 
 Tail = Literal["clean", "torn"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepStart(JsonForm):
     """One attempt at a step, before its effect.
 
@@ -86,7 +86,7 @@ def cut_off_reason(error: BaseException, *, is_late: bool = False) -> str:
     return abort_reason(FAILED, text or type(error).__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepEnd(JsonForm):
     """The end of an attempt. `output` is a JSON value or text; `duration_s` has microsecond
     precision.
@@ -115,7 +115,7 @@ class StepEnd(JsonForm):
         return self.extra is not None and "retry_after_s" in self.extra
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step(JsonForm):
     """One attempt as read from a task file. `number` is shared by the attempts at one step."""
 
@@ -165,7 +165,7 @@ class Step(JsonForm):
         return {"number": self.number, **self.start.to_dict(), **end, "status": self.status}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Resumption(JsonForm):
     """The takeover of an interrupted run by a process.
 
@@ -179,7 +179,7 @@ class Resumption(JsonForm):
     allowed: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Header(JsonForm):
     """The start of a run. `created` is ISO 8601 in UTC with milliseconds; `parent` is a task id.
 
@@ -200,7 +200,7 @@ class Header(JsonForm):
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Summary(JsonForm):
     """The end of a run.
 
@@ -220,7 +220,7 @@ class Summary(JsonForm):
     models: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recording(JsonForm):
     """The content of a task file.
 

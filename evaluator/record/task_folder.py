@@ -23,7 +23,7 @@ from evaluator.files.open_below import (
     open_regular,
     read_regular,
 )
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.record import grammar
 from evaluator.record.segments import ENDED, PackedTask, SegmentIndex, Segments, is_live, labels_of
 from evaluator.record.segments import task_file as packed_file
@@ -45,7 +45,7 @@ MAX_FILE_BYTES = 1_000_000_000
 """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TaskSummary:
     """An entry of `list`: a task file without its steps. `error` is why a file cannot be read.
     `path` is that of the segment, if the task is in one.

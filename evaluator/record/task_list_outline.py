@@ -32,7 +32,7 @@ from pathlib import Path
 from evaluator import clock
 from evaluator.errors import UsageError
 from evaluator.errors.messages import did_you_mean
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.patterns import Pattern
 
 MAX_BYTES = 1_000_000
@@ -211,7 +211,7 @@ _DONE = Pattern(
 _DONE_BELOW = Pattern(r"\W*(?:status|result)\W+(?:done|completed?|finished|succe\w+|ok)\b.*", "i")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TaskStep:
     """A step. `line` counts from 1; `section` is the title of its section, "" before the first.
 
@@ -231,7 +231,7 @@ class TaskStep:
         return f"line {self.line}: {self.text}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Section:
     """A heading and the lines below it, up to the next heading of any level.
 
@@ -246,7 +246,7 @@ class Section:
     parent: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Outline:
     """The sections and steps of a text, in order, and the role that owns it (None where it names
     none).

@@ -33,7 +33,7 @@ from evaluator import clock, disk
 from evaluator.errors import RecordError, UsageError
 from evaluator.files.atomic import NEW_FILE, locked_file, write_atomic
 from evaluator.files.open_below import open_private_folder
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.record.task_list_outline import (
     MAX_BYTES,
     Outline,
@@ -64,7 +64,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 ListState = Literal["active", "done"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TaskList:
     """A task list as its file was when it was read. `name` has the date and no `.md`.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from evaluator.errors import RecordError
 from evaluator.errors.messages import duration_text, visible
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.record.render import Painter, cost_text, tokens_text
 from evaluator.record.steps import Recording, Step
 from evaluator.record.store import TaskStore
@@ -20,7 +20,7 @@ from evaluator.record.store import TaskStore
 MAX_DEPTH = 50
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TaskNode:
     """A task file in the tree. `problem` is why there is no recording.
 

@@ -30,7 +30,7 @@ from urllib.parse import quote
 from evaluator import clock, disk, randomness
 from evaluator.errors import ConfigurationError
 from evaluator.files.open_below import hole_problem
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 # Source: statfs(2), and <linux/magic.h>. FUSE and 9p are not here: both are also used for folders
 # of the same machine.
@@ -88,7 +88,7 @@ _ADVICE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Format:
     """A kind of database. `tables`: the SQL statements that create it, divided by `;`.
     `incremental`: free pages can be returned to the file system. `is_checked`: opening one compares

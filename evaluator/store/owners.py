@@ -8,10 +8,10 @@ from functools import lru_cache
 
 from evaluator import this_process
 from evaluator.fields import JsonForm, kind_of
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Owner(JsonForm):
     """A process. `started` is its start in the kernel's clock ticks since boot."""
 

@@ -19,7 +19,7 @@ from typing import Any
 from evaluator.errors import ConfigurationError, EvaluatorError
 from evaluator.files.locations import user_folder
 from evaluator.files.trust import signature, signature_check
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 _INVALID = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, AttributeError)
 
@@ -38,7 +38,7 @@ class Row(dict[str, Any]):
         self.is_own = is_own
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Table:
     """A table of such rows. The first of `columns` is its primary key, of the SQL type `key_type`;
     `name_of` makes a row's name for messages of its key. `noun` tells the tables of several kinds

@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from evaluator.errors import ProviderError, UsageError
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.models.backend import Backend, Message, ModelRequest, ModelResponse, ToolSpec
 from evaluator.testing.loopback import Answer, HttpReply, LoopbackServer
 
 Factory = Callable[[str], Backend]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CallOutcome:
     """The outcome of one call: a response or an error, the streamed pieces, and what the server
     received.
@@ -97,7 +97,7 @@ class BackendCase:
 Demand = Callable[[BackendCase], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Check:
     """One named requirement. Those of the `wire` need a backend that calls the given server."""
 

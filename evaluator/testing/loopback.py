@@ -17,7 +17,7 @@ from dataclasses import field
 from typing import Any, Literal, Self, cast
 
 from evaluator import clock
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.processes.concurrency import cancel_all
 
 _HEAD: Mapping[str, Any] = {"id": "chatcmpl-1", "created": 1700000000, "model": "loopback-1"}
@@ -30,7 +30,7 @@ _USAGE: Mapping[str, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HttpReply:
     """One raw HTTP response: `pieces` are written one by one, `pause_s` apart, and then comes
     `end`.
@@ -52,7 +52,7 @@ class HttpReply:
     silent: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Answer:
     """A completion, sent whole or streamed as requested. `extra` is added to the message.
 

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from evaluator.batch.export.result_table import clean
 from evaluator.errors.messages import visible, visible_json
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 MAX_TEXT_CHARS = 200_000
 MAX_PAGE_CHARS = 5_000_000
@@ -53,7 +53,7 @@ Query = Mapping[str, str]
 """The values of an address and of a form."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Page:
     """A page: the view of the script that draws it, its values, how often it asks for newer ones
     (in milliseconds; 0: never), and the status of the response.

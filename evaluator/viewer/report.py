@@ -32,7 +32,7 @@ from evaluator.batch.export.output_path import About, output_file
 from evaluator.batch.preferences import preference_table, preferences
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors import UsageError
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.viewer.json_form import JsonForm, encoded, file_parts, with_title
 from evaluator.viewer.samples import (
     MAX_TEXT_CHARS,
@@ -50,7 +50,7 @@ MAX_BYTES = 50_000_000
 VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReportBatch:
     """One batch of a report. `results` are read once, and must have one result per sample and
     epoch.
@@ -67,7 +67,7 @@ class ReportBatch:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReportWritten:
     """The number of samples in a report, the number of all samples, and its size in bytes."""
 

@@ -29,7 +29,7 @@ from evaluator.batch.records import SampleResult, Verdict
 from evaluator.batch.statistics import percentiles
 from evaluator.errors import EvaluatorError
 from evaluator.handler.backends import is_simulated_model
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.record.conversation import RecordedConversation, conversations
 from evaluator.record.steps import Step
 from evaluator.record.store import TaskStore
@@ -40,7 +40,7 @@ _MAX_CALLS = 200
 _TIMED = ("model", "tool", "script", "subtask")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Transcript:
     """A task file of a sample: of the task itself or of a judge. `problem` is why it is not
     shown.

@@ -29,10 +29,10 @@ from evaluator.batch.summary.tables import UNKNOWN, Tabular, number
 from evaluator.batch.thresholds import ThresholdStatus
 from evaluator.errors import UsageError
 from evaluator.fields import JsonForm, to_dict
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MetricDifference:
     """One metric of both sides; None where a side does not have it."""
 
@@ -167,7 +167,7 @@ _CLUSTERS_DIFFER = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Side(JsonForm):
     """One batch of a comparison. `only` of its `samples` are missing on the other side.
 
@@ -191,7 +191,7 @@ class Side(JsonForm):
     scorers: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Comparison(Tabular, JsonForm):
     """The result of `compare`. `n` of `of` samples make a pair.
 
@@ -443,7 +443,7 @@ def _signed(value: float) -> str:
     return f"{value:+.4g}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CorrectedComparison(JsonForm):
     """The corrected share of both sides that a scorer passed, over the samples that it judged on
     both, and the difference b − a. `missing` says why a number is missing.

@@ -29,7 +29,7 @@ from evaluator.batch.statistics import (
 )
 from evaluator.errors import UsageError
 from evaluator.language.syntax import has_markup
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.store.columns import Interner
 
 BOOTSTRAP_PAIRS = range(20, 5_001)
@@ -91,7 +91,7 @@ def compare(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Clustering:
     """The field that pairs are clustered by; `is_own`: it is that of the batches; `at_odds`: how
     they differ.

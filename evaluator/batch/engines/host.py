@@ -39,7 +39,7 @@ from evaluator.errors import ConfigurationError, EvaluatorError, UsageError
 from evaluator.files.project_code import CodeGuard, guard_process, process_guards
 from evaluator.interpreter.background import NoBackground
 from evaluator.interpreter.recovery import OnUnfinished
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.processes.concurrency import cancel_all
 from evaluator.record.redact import Redactor
 from evaluator.record.store import TaskStore
@@ -56,7 +56,7 @@ _SETTING = re.compile(
 _LOCKS = {type(threading.Lock()): threading.Lock, type(threading.RLock()): threading.RLock}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EvaluatorRecipe:
     """`arguments`: pickled arguments of the Evaluator, by name. `variables`: environment variables
     to set. `folder`: where relative paths of scorers and tools begin. `machine`: that of the
@@ -83,7 +83,7 @@ class EvaluatorRecipe:
         return {name: pickle.loads(value) for name, value in self.arguments.items()}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recipe:
     """`scorers`: pickled. `versions`: of the scorers, by name. `tasks`: the batch's folder of task
     files; `is_packed`: they are written to segments. `cache`: the file of the cache.
@@ -230,7 +230,7 @@ ELSEWHERE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Opened:
     """`shares_folder`: the process sees the batch's folder, and its locks. `owner` is the process,
     as its task files name it.

@@ -22,7 +22,7 @@ from evaluator.interpreter.evaluator import Evaluator
 from evaluator.jobs.in_process import EvaluationWork
 from evaluator.jobs.scripts import NodeCommand, NodeWork, OpenNode, RemoteCommand
 from evaluator.jobs.tasks import End
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 IDS = 1_000
 """So many ids are reserved for the task and its subtasks."""
@@ -32,7 +32,7 @@ _NO_BACKGROUND = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Request:
     evaluator: EvaluatorRecipe
     template: str

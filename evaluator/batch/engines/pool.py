@@ -35,7 +35,7 @@ from evaluator.batch.progress import SilentProcess
 from evaluator.batch.work import Worker, WorkItem, WorkResult
 from evaluator.errors import ConfigurationError, EvaluatorError, RecordError
 from evaluator.errors.messages import LOGGER
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.limits.call_limiter import UNUSED
 from evaluator.processes.concurrency import cancel_all
 from evaluator.record.store import TaskStore
@@ -51,7 +51,7 @@ SILENT_S = 30.0
 _NO_PROCESS = "no process is left to evaluate in; finished samples are stored: resume the batch"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Node:
     """A machine, and the number of processes to run on it."""
 

@@ -22,7 +22,7 @@ from evaluator.batch.work import WorkItem, sample_label
 from evaluator.errors import RecordNotWritten, advice_on
 from evaluator.files.atomic import NEW_FILE, lock, try_lock
 from evaluator.files.open_below import open_private_folder
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.record.segments import labels_of
 from evaluator.record.store import TaskStore
 from evaluator.store.owners import Owner
@@ -34,7 +34,7 @@ _WAIT_S = 30.0
 _LOOK_S = 0.1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Probe:
     """A file with random bytes in the folder of task files, locked by the process that made it."""
 

@@ -27,12 +27,12 @@ from evaluator.batch.summary import BatchSummary, GroupSummary, summarise
 from evaluator.errors import UsageError
 from evaluator.files.atomic import atomic_file
 from evaluator.files.open_below import read_regular
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 Total = int | Mapping[tuple[str, str], int] | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class About:
     """A batch's manifest, its total number of results (see `summarise`), its summary, and the
     labels of people; None where one is unknown.

@@ -34,7 +34,7 @@ from evaluator.batch.labels import CurrentLabels, majority
 from evaluator.batch.records import SampleResult
 from evaluator.batch.summary.parts import flips_of
 from evaluator.files.project_code import import_extra
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 Kind = Literal["bool", "int", "float", "text", "time"]
 Row = dict[str, Any]
@@ -80,7 +80,7 @@ _WIDE = 2**63
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResultTable:
     """The columns of some results, with their types, and the rows."""
 

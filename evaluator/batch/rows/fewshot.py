@@ -25,7 +25,7 @@ from evaluator.batch.rows.object_rows import RowError
 from evaluator.batch.rows.row_source import RowsInput, open_origin
 from evaluator.errors import UsageError
 from evaluator.fields import Checked, Count, Expected, Flag, Name
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 
 FEWSHOT = "fewshot"
 """The input of a template that takes the examples as a list. A template without it gets them as
@@ -35,7 +35,7 @@ CheckInputs = Callable[[Mapping[str, Any]], object]
 """Raises UsageError, for inputs that a template cannot take."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FewShot(Checked, error=UsageError):
     """Which few-shot examples each row gets.
 

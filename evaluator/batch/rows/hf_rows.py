@@ -29,7 +29,7 @@ from evaluator.errors import EvaluatorError, UsageError
 from evaluator.files.atomic import atomic_file
 from evaluator.files.locations import cache_folder
 from evaluator.files.project_code import import_extra
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 PREFIX = "hf:"
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._-]*"
@@ -46,7 +46,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _is_offline: ContextVar[bool] = ContextVar("evaluator_without_downloads", default=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HubRows:
     """A split of a data set. `revision` is a commit, a branch or a tag; None: the newest commit."""
 

@@ -20,7 +20,7 @@ from evaluator.language.analysis import analyse, analyse_expression
 from evaluator.language.sandbox import evaluate_expression_sync, render_sync
 from evaluator.language.scopes import Scope, describe
 from evaluator.language.syntax import has_markup
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.nodes import Expression, Span, Text
 from evaluator.store.columns import Column, Interner, Spool
 
@@ -32,7 +32,7 @@ def content_digest(value: Any, size: int = 16) -> str:
 
 
 class SeenIds:
-    """The ids of one pass over a source, of which only hashes are stored."""
+    """The hashes of the ids of one pass over a source."""
 
     __slots__ = ("_copies", "_numbers", "_wheres")
 
@@ -71,7 +71,7 @@ enough.
 _PLACEHOLDER = re.compile(r"\s*\{\{[-+]?(.*?)[-+]?\}\}\s*", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RowMapping:
     """Maps the fields of a row to a sample. Each text is a field's name, a dotted path, or a text
     with `{{ … }}`.
@@ -106,7 +106,7 @@ class RowMapping:
     allow_empty: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MappedExample:
     """A row of few-shot examples, mapped as the rows of the batch are."""
 

@@ -16,7 +16,7 @@ from evaluator.errors import UsageError
 from evaluator.errors.messages import MAX_DIGITS
 from evaluator.fields import After, Checked, Count, Expected, Flag, Name, Natural
 from evaluator.language.scopes import plain_integer
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 
 class RowError(UsageError):
@@ -169,7 +169,7 @@ _SHARDS = "K/N with K from 1 to N, such as 2/8"
 _SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shard:
     """Part `number` of `of` equal parts, counted from 1. Rows are dealt in turn, in the order of
     the source.
@@ -205,7 +205,7 @@ def _check_shard(text: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Selection(Checked, error=UsageError):
     """Which rows are evaluated. The range is applied first, then `where`, `sample` and `limit`,
     then `shard`.

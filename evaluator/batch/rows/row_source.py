@@ -47,7 +47,7 @@ from evaluator.batch.rows.object_rows import (
 )
 from evaluator.errors import ExpressionError, UsageError
 from evaluator.errors.messages import listed
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 AsyncRows: TypeAlias = AsyncGenerator[tuple[int | None, dict[str, Any]], None]
 
@@ -66,7 +66,7 @@ _SAME_NAMES = RowMapping()
 _ALL = Selection()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Origin:
     """A source of rows: how to read and count them, and whether they can be read again. `more`
     describes it further; `notices` are what a user has to know about it.

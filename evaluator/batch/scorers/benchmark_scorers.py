@@ -34,7 +34,7 @@ from evaluator.batch.scorers.contract import (
 from evaluator.errors import MissingExtra, UsageError
 from evaluator.fields import Share
 from evaluator.files.project_code import import_extra
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -49,7 +49,7 @@ def squad_normal(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_ASCII_PUNCTUATION)).split())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class DropScorer(ResultScorer):
     """DROP's F1 of aligned spans, with its exact match in the metadata; passed if `pass_at` (1.0)
     is reached.
@@ -201,7 +201,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class QuasiExactScorer(TargetScorer):
     """The text equals the target as GAIA compares them: as numbers without `$`, `%` and commas if
     the target is a number; item by item if it is a list with commas or semicolons; else without
@@ -247,7 +247,7 @@ def _letters(text: str) -> str:
     return re.sub(r"\s", "", text).lower()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class IfevalScorer(ResultScorer):
     """The text follows the instructions of a row of IFEval: `instruction_id_list` and `kwargs` in
     its inputs or metadata, and the prompt. It gives four values: `prompt_strict` and `prompt_loose`

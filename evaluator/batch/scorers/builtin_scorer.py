@@ -23,7 +23,7 @@ from evaluator.fields import After, Checked, FieldError
 from evaluator.language.analysis import analyse_expression
 from evaluator.language.scopes import describe as type_of
 from evaluator.language.scopes import plain
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.nodes import Expression, Span, Text
 
 _NAME = re.compile(r"[\w.-]{1,64}")
@@ -38,7 +38,7 @@ def check_name(name: str) -> str:
     return name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Declared(Checked, error=UsageError):
     """Something shipped that has a `type` and arguments: its fields. `name` defaults to `type`. A
     subclass checks combinations of arguments in `check`.
@@ -71,7 +71,7 @@ class Declared(Checked, error=UsageError):
         return described
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class BuiltinScorer(Declared, LeavesInputUnchanged, ABC):
     """A shipped scorer."""
 
@@ -136,7 +136,7 @@ ScoredExpression = Annotated[str, After(_check_expression)]
 """An expression over what is scored."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class ResultScorer(BuiltinScorer):
     """A scorer with `of`, an expression over `output`, `parsed`, `turns`, `target`, `inputs` and
     `metadata` for what is scored, such as `parsed.answer`. The default is the text, or the parsed
@@ -164,7 +164,7 @@ class ResultScorer(BuiltinScorer):
         return parsed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class TargetScorer(ResultScorer):
     """A scorer that compares the text with the target, which may be a list of texts. Without a
     target: no score.

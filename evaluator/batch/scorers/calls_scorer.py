@@ -14,7 +14,7 @@ from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_scor
 from evaluator.batch.scorers.json_scorers import first_unmatched
 from evaluator.errors import UsageError
 from evaluator.language.scopes import describe as type_of
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.output import parse_output
 
 _IGNORED = re.compile(r"[ ,./\-_*^]")
@@ -50,7 +50,7 @@ class Allowed(NamedTuple):
     values: Mapping[str, Sequence[Any]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class CallsScorer(ResultScorer):
     """Function calls: the names and arguments of a list `[{name, arguments}]`, such as the result
     of a task with `<tools from>`. The order of the calls does not matter.

@@ -28,7 +28,7 @@ from evaluator.batch.rows.choice_order import CHOICE_FIELDS, flagged, listed_let
 from evaluator.batch.scorers.builtin_scorer import ResultScorer, as_text
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_score
 from evaluator.errors import UsageError
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _WRAP = r"[\s*_`\"'“”$]{0,8}"
@@ -76,7 +76,7 @@ _INSPECT_LINE = re.compile(
 _INSPECT = re.compile(r"ANSWER\s*:\s*([A-Za-z\d ,]+)(?:[^\w]|\n|$|\.)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class ChoiceScorer(ResultScorer):
     """The option chosen by the text is the target: a letter, an option's words, or its index from 0
     (a whole number). The set of right options is a list, a text such as `A, C` or `AC`, or a list

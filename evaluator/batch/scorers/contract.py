@@ -31,7 +31,7 @@ from evaluator.batch.records import Sample, Score
 from evaluator.errors import UsageError, machine_error
 from evaluator.errors.messages import cut
 from evaluator.errors.results import Outcome, TaskResult, Usage
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.processes.concurrency import in_thread
 from evaluator.record.steps import Recording
 
@@ -61,7 +61,7 @@ class EvaluateTemplate(Protocol):
     ) -> Awaitable[Outcome]: ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScorerInput:
     """The input of a scorer. `outcome` is the whole task result; `recording` reads its task file
     when called (None without one); `evaluate` is for scorers that ask a model.

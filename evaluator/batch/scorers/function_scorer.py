@@ -40,7 +40,7 @@ from evaluator.errors import ConfigurationError, UsageError
 from evaluator.errors.messages import type_of
 from evaluator.fields import Share, accept
 from evaluator.files.project_code import FILE_NAMES, import_place
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.output.schema import schema_imports
 
 _ARGUMENTS: dict[str, Callable[[ScorerInput], Any]] = {
@@ -55,7 +55,7 @@ _ARGUMENTS: dict[str, Callable[[ScorerInput], Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FunctionScorer(LeavesInputUnchanged):
     """A scorer made from a function; calling it calls the function. `pass_at` is for numbers.
 
@@ -287,7 +287,7 @@ def load_function(path: str) -> Any:
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NamedCode:
     """Code that was named and not imported: functions, and classes that are schemas, as
     `place:name`.
@@ -300,7 +300,7 @@ class NamedCode:
 _named: ContextVar[NamedCode | None] = ContextVar("evaluator_unloaded_code", default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UnloadedScorer(LeavesInputUnchanged):
     """Stands for the function at `path`, which is not imported. It cannot score."""
 

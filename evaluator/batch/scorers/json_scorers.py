@@ -16,14 +16,14 @@ from evaluator.errors import UsageError
 from evaluator.errors.messages import cut
 from evaluator.fields import NotNegative
 from evaluator.language.scopes import describe as type_of
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.output import parse_output
 from evaluator.output.result import json_path
 from evaluator.output.schema import NotChecked, Schema, UnusableSchema, compile_schema
 from evaluator.record.json_difference import first_difference
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class _JsonScorer(ResultScorer):
     def json(self, scored: ScorerInput) -> tuple[Any, str | None]:
         """The scored value, and why there is none: the parsed content, else a value read from the
@@ -42,7 +42,7 @@ class _JsonScorer(ResultScorer):
         return read.value, None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class _JsonComparison(_JsonScorer):
     ignore_order: bool = False
     abs_tol: NotNegative = 0.0
@@ -68,7 +68,7 @@ class _JsonComparison(_JsonScorer):
         return binary_score(problem is None, explanation=problem or "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class JsonEqualScorer(_JsonComparison):
     """The value equals the target: 1 is 1.0, the order of keys does not matter, nor that of arrays
     with `ignore_order`. `abs_tol` and `rel_tol` apply to every number in it. The explanation is the
@@ -81,7 +81,7 @@ class JsonEqualScorer(_JsonComparison):
     type: ClassVar[str] = "json_equal"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class JsonSubsetScorer(_JsonComparison):
     """As `json_equal`, but objects may have further keys; with `ignore_order` arrays may have
     further items.
@@ -91,7 +91,7 @@ class JsonSubsetScorer(_JsonComparison):
     subset: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class JsonSchemaScorer(_JsonScorer):
     """The value matches `schema`: a JSON Schema, a `.json` file, a type such as `string[]`, or
     `module:Model`; without one, the target is the schema, or its JSON text. The explanation is the
@@ -167,7 +167,7 @@ MAX_UNORDERED = 300
 _PATH = list[str | int]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ComparisonRules:
     """Rules for equal values. `subset`: objects may have further keys, and with `ignore_order`
     arrays further items. 1 equals 1.0, a boolean is not a number, NaN equals NaN.

@@ -23,7 +23,7 @@ from evaluator.batch.records import Score
 from evaluator.batch.scorers.builtin_scorer import TargetScorer, shown
 from evaluator.batch.scorers.contract import binary_score
 from evaluator.errors import EvaluatorError, MissingExtra, UsageError
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.processes.scripts import ScriptResult, run_script
 
 CPU_S = 5.0
@@ -60,7 +60,7 @@ class MathFailed(EvaluatorError):
     """The child process could not compare two expressions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class MathScorer(TargetScorer):
     """The answer equals the target, or one of several, as a mathematical expression in LaTeX or
     plain text: fractions, roots, intervals, sets, matrices, units, degree signs, `\\text{…}`. The

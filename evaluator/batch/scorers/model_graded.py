@@ -29,7 +29,7 @@ from evaluator.errors import UsageError
 from evaluator.errors.results import Outcome, TaskError, TaskResult, Usage
 from evaluator.fields import Names, Positive, Range, Share
 from evaluator.language.scopes import describe as type_of
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.models.logprobs import TokenLogprob, from_rows
 
 UNSCORED = "unscored"
@@ -116,7 +116,7 @@ _SCORE = re.compile(r"(?:\"score\"\s*:|\A)\s*(\d+(?:\.\d+)?)")
 _NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class ModelGradedScorer(ResultScorer):
     """A scorer that asks a judge template. `model` answers instead of the role `grader`; `repeat`
     makes otherwise equal calls distinct. `inputs` gives the template's inputs as expressions over
@@ -303,7 +303,7 @@ def combined_score(scores: Mapping[str, Score], quorum: int) -> Score:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class GradedScorer(ModelGradedScorer):
     """Any judge template: its answer is a boolean, a number, or an object with `correct` or
     `passed` (a boolean), `score` (a number, at most `out_of`), or both; or a text with ratings such
@@ -444,7 +444,7 @@ def _expected_number(tokens: Sequence[TokenLogprob], most: float) -> float:
     raise InvalidJudgement("its score is not a number of one token")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class ReferenceScorer(GradedScorer):
     """A judge compares the text with the target: `question`, `reference` and `answer` are its
     inputs.

@@ -26,7 +26,7 @@ from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_scor
 from evaluator.errors import UsageError
 from evaluator.fields import NotNegative
 from evaluator.language.scopes import describe as type_of
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.patterns import Match, Pattern
 
 _EXACT = Context(prec=60, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
@@ -194,7 +194,7 @@ _EXPRESSION = Pattern(r"[\\^_=<>√π∞*+{}\[\]()]|\b(?:pi|sqrt|[xyz])\b|\binf"
 _ENDS = Pattern(r"\b(?:because|since|as)\b|;|\s\(|[.!?]\s", "i")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class NumericScorer(ResultScorer):
     """The number in the text, or the parsed value if it is a number, equals the target. The number
     is the one in the last `\\boxed{}` with a number, else the first after the last `Answer:` or

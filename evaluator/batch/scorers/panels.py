@@ -50,11 +50,11 @@ from evaluator.batch.scorers.model_graded import (
 )
 from evaluator.errors import UsageError
 from evaluator.errors.results import Outcome, TaskError, Usage
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.models.logprobs import TokenLogprob, from_rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class MajorityScorer(BuiltinScorer):
     """The vote of most `graders` (names, tables or scorers): 1 and passed, 0 and failed, or 0.5 and
     passed None for a tie. One with an error, or one that cannot judge, has no vote; with fewer
@@ -153,7 +153,7 @@ _VERDICTS = {"a": ("win", 1.0), "b": ("loss", 0.0), "tie": ("tie", 0.5)}
 _SWAPPED = {"a": "b", "b": "a", "tie": "tie"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PairwiseScorer(ModelGradedScorer):
     """The text against another candidate, `other`: an expression, by default the target. A win in
     both orders is 1, a loss in both 0, anything else 0.5 and passed None. The template's answer has
@@ -238,7 +238,7 @@ _NO_LOGPROBS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class ConfidenceScorer(ResultScorer):
     """The probability that the model gave its answer: of the `first` token, of `all` tokens
     together, or the geometric `mean` of the tokens. It decides nothing. The template needs
@@ -262,7 +262,7 @@ class ConfidenceScorer(ResultScorer):
         return Score(min(1.0, math.exp(total)), None, explanation=explanation, decides=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class _TextScorer(ModelGradedScorer):
     """A scorer that asks for the log probabilities of a text after a `context`, an expression."""
 
@@ -305,7 +305,7 @@ class _TextScorer(ModelGradedScorer):
         return found, outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class LoglikelihoodScorer(_TextScorer):
     """The option that the model finds most likely after the `context` (default: the question) and
     the `separator` is the target, as in multiple choice of lm-eval. `choices` as for `choice`.
@@ -376,7 +376,7 @@ class LoglikelihoodScorer(_TextScorer):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PerplexityScorer(_TextScorer):
     """The perplexity of the text (`of`, default: the answer) after the `context` (default: nothing,
     and the first token, which has no probability, does not count). It decides nothing.

@@ -27,14 +27,14 @@ from evaluator.errors import UsageError
 from evaluator.errors.results import Outcome
 from evaluator.fields import Share
 from evaluator.language.scopes import describe as type_of
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 _POINTS = re.compile(r"(\d+(?:\.\d+)?)\s*(?:points?|pts?)\b", re.IGNORECASE)
 # The judge sees this after a criterion's name, and may repeat it.
 _WITH_POINTS = re.compile(r"\(\d+(?:\.\d+)? points?\)\s*$")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class RubricScorer(ModelGradedScorer):
     """A judge gives points for each criterion; the value is their share of `out_of`, the sum of the
     maximum points.

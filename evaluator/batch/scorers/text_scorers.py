@@ -29,7 +29,7 @@ from evaluator.errors import UsageError
 from evaluator.errors.results import Usage
 from evaluator.fields import Share
 from evaluator.files.project_code import import_extra
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.memory.embedding import Embedder, embed
 
 _CORRECT = Score(1.0, True)
@@ -48,7 +48,7 @@ class _Punctuation(dict[int, "int | None"]):
 PUNCTUATION = _Punctuation()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class _StringScorer(TargetScorer):
     ignore_case: bool = False
     ignore_punctuation: bool = False
@@ -68,7 +68,7 @@ class _StringScorer(TargetScorer):
         return text.strip()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class ExactScorer(_StringScorer):
     """The text equals the target, or one of several targets. `normalise="squad"` compares as
     SQuAD's script does: without case, ASCII punctuation and articles; with it `unanswerable` is the
@@ -106,7 +106,7 @@ class ExactScorer(_StringScorer):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class IncludesScorer(_StringScorer):
     """The text contains the target: one of several targets, or with `match="all"` each of them.
     `whole_words`: not as part of a longer word or number.
@@ -155,7 +155,7 @@ INLINE_S = 0.01
 TIMEOUT_S = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class RegexScorer(ResultScorer):
     """`pattern` is found in the text; without one, the target is the pattern, or a list of
     alternatives. `full`: it has to match the whole text, trimmed. With `group` (a number or name)
@@ -281,7 +281,7 @@ def _words_f1(wanted: list[str], given: list[str]) -> float:
     return 2 * common / (len(wanted) + len(given))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class F1Scorer(TargetScorer):
     """The F1 of the text's words and the target's; the best of several targets. `normalise` and
     `unanswerable` are those of `exact`; without `normalise` Unicode punctuation is ignored too.
@@ -326,7 +326,7 @@ def _squad_text(text: str, unanswerable: str | None) -> str:
     return normal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class RougeLScorer(TargetScorer):
     """ROUGE-L's F measure of the text and the target; the best of several targets. `stem` reduces
     words to their English stems. `tokenizer="unicode"` is for languages other than English, as the
@@ -384,7 +384,7 @@ def _rouge(stem: bool, tokenizer: str) -> Any:
 EMBEDDING_TIMEOUT_S = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class SimilarityScorer(TargetScorer):
     """The cosine of the embeddings of text and target, at least 0; the best of several targets.
     Useful thresholds differ from model to model, so `pass_at` has no default. `model` is LiteLLM's

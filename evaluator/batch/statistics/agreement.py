@@ -59,7 +59,7 @@ from evaluator.batch.statistics.intervals import (
 )
 from evaluator.errors import UsageError
 from evaluator.fields import JsonForm, accept
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 Weights = Literal["linear", "quadratic"]
 Level = Literal["nominal", "ordinal", "interval", "ratio"]
@@ -67,7 +67,7 @@ Rating = Hashable | None
 _NO_SPREAD = 1e-12
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Agreement(JsonForm):
     """An agreement `value`, based on `n` of `of` units: those that enough judges rated.
 
@@ -289,7 +289,7 @@ _STEP = 1e-6
 _Shares = tuple[float, float, float]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JudgeCounts(JsonForm):
     """The labelled results by the verdict of the judge and the label, and all results by the
     verdict.
@@ -308,7 +308,7 @@ class JudgeCounts(JsonForm):
         return self.passed_passed + self.passed_failed + self.failed_passed + self.failed_failed
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JudgeRates(JsonForm):
     """The sensitivity and specificity of a judge, and its agreement with the labels beyond
     chance. Estimates without a `mean` are unknown.
@@ -448,7 +448,7 @@ def _spread(measure: Callable[[_Shares], float], at: _Shares, variances: _Shares
     return math.sqrt(total)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JudgeVariance(JsonForm):
     """The variance of single values, from `n` answers that every judge rated: `rows` between
     answers; `model` between the models of judges, in level and answer by answer; `judge` between

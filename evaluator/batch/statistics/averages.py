@@ -26,7 +26,7 @@ from evaluator.batch.statistics.intervals import (
 )
 from evaluator.errors import UsageError
 from evaluator.fields import JsonForm
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 _NO_SPREAD = 1e-12
 Stratum: TypeAlias = "tuple[Sequence[float], Sequence[Hashable] | None]"
@@ -195,7 +195,7 @@ def _shares(weights: Sequence[float], expected: int) -> list[float]:
 _PASSES = re.compile(r"pass([@^])([1-9][0-9]{0,5})")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reducer:
     """Combines a sample's epochs into one number. `of_passes`: from 0 and 1 for whether each
     passed, not from the values.
@@ -209,7 +209,7 @@ class Reducer:
     least: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Variance(JsonForm):
     """The variance of values `within` samples, and of the samples' means `between` them.
 

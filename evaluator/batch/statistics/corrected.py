@@ -40,12 +40,12 @@ from evaluator.batch.statistics.intervals import (
 )
 from evaluator.batch.statistics.paired import PairedDifference
 from evaluator.errors import UsageError
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 _NO_SPREAD = 1e-12
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Stratum:
     """The estimate of a stratum, which has `share` of the results.
 
@@ -265,7 +265,7 @@ def _errors_of_clusters(
     return sums
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PartlyLabelled:
     """The arguments of `corrected_mean` for one side of a difference."""
 

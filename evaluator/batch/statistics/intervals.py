@@ -34,7 +34,7 @@ from typing import Any
 
 from evaluator.errors import UsageError
 from evaluator.fields import JsonForm
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 
 def check_confidence(confidence: float) -> None:
@@ -232,7 +232,7 @@ _AROUND = 200
 """A place among all values is this near to the same one in the sample: four standard errors."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Estimate(JsonForm):
     """A mean or proportion of `n` values with its standard error and interval.
 
@@ -454,7 +454,7 @@ def percentiles(values: Sequence[float], shares: Sequence[float]) -> list[float 
 
 
 class _Ordered:
-    """Many values in order, of which only those around a place are sorted: a list of all would take
+    """Many values in order; those around a place are sorted, as a sorted list of all would take
     four times the memory of their array.
     """
 

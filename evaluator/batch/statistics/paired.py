@@ -26,14 +26,14 @@ from evaluator.batch.statistics.intervals import (
 )
 from evaluator.errors import UsageError
 from evaluator.fields import JsonForm
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 RESAMPLES = 2_000
 _ROUNDING = 1e-12
 _SMALLEST_P = 1e-300
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PairedDifference(JsonForm):
     """The mean difference of `n` pairs, its standard error and interval, and the two-sided p-value
     of no difference.
@@ -317,7 +317,7 @@ def _reach(spread: float, power: float, confidence: float) -> float:
     return (normal_quantile((1 + confidence) / 2) + normal_quantile(power)) * spread
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RowSpread(JsonForm):
     """The variance of the value of a row, or of its difference: `rows` is the part that epochs do
     not change, `epoch` that of a single epoch.

@@ -34,7 +34,7 @@ from evaluator.batch.statistics.intervals import normal_below, normal_quantile, 
 from evaluator.batch.statistics.paired import signed_z
 from evaluator.errors import UsageError
 from evaluator.fields import JsonForm
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 _NODES_PER_DEVIATION = 1.5
 """The error of the probabilities is below 1e-9 with these, and eight more."""
@@ -168,7 +168,7 @@ _UNREACHABLE = 8.0
 """No z is as far from 0 as this."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Boundary(JsonForm):
     """Boundaries of |z| at one look: it stops from `efficacy` on, and below `futility`."""
 
@@ -176,7 +176,7 @@ class Boundary(JsonForm):
     futility: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stopped(JsonForm):
     """The result of a test that stopped: two-sided p of no difference, and the interval, in z of
     the look where it stopped.
@@ -187,7 +187,7 @@ class Stopped(JsonForm):
     high: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoppingRule(JsonForm):
     """When a test at `looks` looks stops. It has the error `alpha` of the first kind, two-sided.
 
@@ -454,7 +454,7 @@ def _as_high(
 # -- races -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dropped(JsonForm):
     """A variant that a race drops: `by` is the better one, `n` of the rows have both values.
 

@@ -34,7 +34,7 @@ from evaluator.batch.summary.tables import (
 )
 from evaluator.errors.messages import duration_text
 from evaluator.fields import JsonForm, Key, to_dict
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 MOST_PARTS = 20
 """Groups of one table; more are folded."""
@@ -340,7 +340,7 @@ def _interval(found: Estimate | Agreement | MetricValue) -> str:
 VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BatchSummary(Tabular, JsonForm):
     """A whole batch. `counts`, `spending`, `durations` and `errors` cover all groups; `samples`
     have a result.

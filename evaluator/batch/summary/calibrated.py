@@ -8,12 +8,12 @@ from typing import Annotated
 from evaluator.batch.statistics import Agreement, Estimate, JudgeCounts, JudgeRates
 from evaluator.batch.summary.tables import UNKNOWN, Table, number, percent, percent_interval
 from evaluator.fields import MERGED, JsonForm
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 CORRECTED_HEAD = ("judge", "says", "interval", "corrected", "interval", "labels")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CorrectedShare(JsonForm):
     """The share of results that a scorer passed, and that share corrected by labels.
 
@@ -28,7 +28,7 @@ class CorrectedShare(JsonForm):
     missing: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PeopleAgreement(JsonForm):
     """The agreement of several labellers on the results that at least two of them have labelled:
     Krippendorff's alpha, and the share of these results on which all are equal.
@@ -39,7 +39,7 @@ class PeopleAgreement(JsonForm):
     alpha: Annotated[Agreement, MERGED]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JudgeBias(JsonForm):
     """How much more a judge favours the results `a` than the results `b`, which differ `by` their
     length, the model that answered, or the place where the judge saw them.
@@ -61,7 +61,7 @@ class JudgeBias(JsonForm):
     b_labels: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Calibration(JsonForm):
     """A scorer's verdicts against the labels of people, for one template and variant.
 

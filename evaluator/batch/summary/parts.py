@@ -30,13 +30,13 @@ from evaluator.batch.statistics import (
 )
 from evaluator.batch.summary.calibrated import Calibration
 from evaluator.fields import MERGED, JsonForm, Key
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 _MOST_JUDGES = 30
 _NONE = -1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JudgeStability(JsonForm):
     """The stability of a scorer's verdicts, from the `n` of `of` results with at least two; each
     is asked `judges` times, of `models` models.
@@ -218,7 +218,7 @@ def _share(count: int, of: int) -> float | None:
     return count / of if of else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class VerdictCounts(JsonForm):
     """The number of results with each verdict. `pending` ones do not exist yet; None where their
     number is unknown.
@@ -256,7 +256,7 @@ class VerdictCounts(JsonForm):
         return self.results + (self.pending or 0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Accuracy(JsonForm):
     """passed / (passed + failed) as `estimate`, with its bounds over errors and unscored results.
 
@@ -272,7 +272,7 @@ class Accuracy(JsonForm):
     if_passed: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScorerSummary(JsonForm):
     """The scores of one scorer for `of` results.
 
@@ -296,7 +296,7 @@ class ScorerSummary(JsonForm):
     waiting: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Part(JsonForm):
     """The results of one template and variant, or those of them that share a value of a metadata
     field.
@@ -307,7 +307,7 @@ class Part(JsonForm):
     scorers: Mapping[str, ScorerSummary]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReducedScore(JsonForm):
     """The mean over samples after `reducer` has combined each sample's epochs into one number.
 
@@ -321,7 +321,7 @@ class ReducedScore(JsonForm):
     of: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MetricValue(JsonForm):
     """A metric's value, computed from `n` of `of` results. None where it is unknown; `error` says
     why.
@@ -339,7 +339,7 @@ class MetricValue(JsonForm):
     high: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Amount(JsonForm):
     """A sum over results: `known` covers `known_for` of `of` results. `total` is None unless it
     covers all of them.
@@ -364,7 +364,7 @@ class Amount(JsonForm):
         }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Spending(JsonForm):
     """The usage of results. `scoring_cost_usd` is the cost of scoring them, `cache_saved_usd` what
     the prompt caches of providers saved of both costs; the other fields count only the tasks.
@@ -380,7 +380,7 @@ class Spending(JsonForm):
     cached_calls: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Percentiles(JsonForm):
     """The median, 90th and 99th percentile of `n` results; None where n is 0."""
 
@@ -390,7 +390,7 @@ class Percentiles(JsonForm):
     n: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ErrorKind(JsonForm):
     """The number of results with one kind of error, and one of its messages.
 
@@ -402,7 +402,7 @@ class ErrorKind(JsonForm):
     example: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ConfusionMatrix(JsonForm):
     """A scorer's extracted answers by target: `counts[i][j]` times `answers[j]` for `targets[i]`.
 
@@ -425,7 +425,7 @@ class ConfusionMatrix(JsonForm):
         return self.n + sum(self.no_answer)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JudgeAgreement(JsonForm):
     """The agreement of `judges`, beyond chance, on whether results passed.
 
@@ -442,7 +442,7 @@ class JudgeAgreement(JsonForm):
     agreement: Annotated[Agreement, MERGED]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GroupSummary(JsonForm):
     """All results of one template with one variant. `by` has a part for each value of the
     `group_by` field.

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from evaluator.batch.statistics import Estimate
 from evaluator.errors import messages
 from evaluator.errors.messages import visible
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 _ACTS = re.compile(r"([\\`*_{}\[\]<>()#|~!&$])")
 _ADDRESS = re.compile(r"(?i)\b(https?|ftp|www)(?=[:.])")
@@ -19,7 +19,7 @@ _MOST_PARTS = 3
 UNKNOWN = "–"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Table:
     """A `title`, `lines` of prose, and rows under `head` if there are any."""
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from evaluator.errors import UsageError
 from evaluator.errors.messages import did_you_mean, listed
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 _THRESHOLD = re.compile(
     r"\s*(?P<metric>[a-z][a-z0-9_]*(?:[@^][0-9]+)?)\s*(?:\(\s*(?P<argument>[^()]*?)\s*\))?\s*"
@@ -59,7 +59,7 @@ METRICS = (
 """Every metric, as it is written in a threshold."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Threshold:
     """Compares a `metric` (of `scorer`, for `template` and `variant`) by `operator` with `value`.
 

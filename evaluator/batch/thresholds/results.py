@@ -31,7 +31,7 @@ from evaluator.batch.thresholds.language import (
 )
 from evaluator.errors import UsageError
 from evaluator.errors.messages import duration_text, listed
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -58,7 +58,7 @@ class ThresholdStatus(StrEnum):
     INCOMPLETE = "incomplete"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ThresholdResult:
     """Whether a threshold is met. `value`, None if unknown, is based on `n` of `of` results.
 
@@ -102,7 +102,7 @@ class ThresholdResult:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Number:
     """`unknown`: why there is no value. `faults`: the number of results on which the scorer
     failed.

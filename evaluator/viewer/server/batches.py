@@ -17,7 +17,7 @@ from evaluator.batch.labels import Label, shown_digest
 from evaluator.batch.reading import open_batch
 from evaluator.batch.records import SampleResult
 from evaluator.errors import EvaluatorError
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.viewer.json_form import JsonForm, Page, Query
 from evaluator.viewer.samples import Distributions, result_data, transcripts
 from evaluator.viewer.server.batch_index import BatchIndex
@@ -49,7 +49,7 @@ QUERY = ("chip", "cell", "base", "text", "where", "between", "sort", "order", "g
 """What an address says about the matrix; `cols` are the columns that the page shows."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BatchEntry:
     """A batch of the project. `problem` is why it cannot be read."""
 

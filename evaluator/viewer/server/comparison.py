@@ -17,7 +17,7 @@ from evaluator.errors import RecordError, UsageError
 from evaluator.improve.certificate import CERTIFICATE, diff_of, read_certificate, tables_of
 from evaluator.improve.evidence import BATCHES
 from evaluator.improve.search import BASE
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.viewer.json_form import JsonForm, Page, Query
 from evaluator.viewer.report import numbers_data, pair_data, verdict_matrix
 from evaluator.viewer.server.batch_index import VERDICTS, BatchIndex
@@ -28,7 +28,7 @@ PAIRS_PER_PAGE = 10
 Pair = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ComparedCell:
     """One side of a comparison: a batch, and the number of its cell."""
 

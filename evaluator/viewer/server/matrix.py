@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import parse_qsl
 
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.viewer.json_form import Query
 from evaluator.viewer.server.batch_index import (
     COLUMNS,
@@ -45,7 +45,7 @@ BINS = 24
 _KEPT = 8
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MatrixQuery:
     """Conditions on the rows, and their order.
 
@@ -96,7 +96,7 @@ def read_query(query: Query, cells: int) -> MatrixQuery:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Selection:
     """The numbers of the samples that fit, in order, and how many rows each chip has among those
     that fulfil the other conditions. `groups` has for the number of a group's value its rows, and

@@ -22,7 +22,7 @@ from evaluator.jobs.background_tasks import with_tasks
 from evaluator.jobs.output import read_output, window_start
 from evaluator.jobs.queue_view import DATABASE, entry_details
 from evaluator.jobs.tasks import TYPES
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.queue import QueueEntry, QueueView, StrategyAttempt, TaskQueue
 from evaluator.viewer.json_form import Page, Query
 from evaluator.viewer.server.state import COMPUTING_MS, LIVE_MS, NoSuchPage, State, mapping, minute
@@ -185,7 +185,7 @@ KILL_WAIT_S = 5.0
 _REASON = "killed in the viewer"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Window:
     """The end of an output: as text, or as the records of a transcript. `before` are the bytes that
     are not shown.

@@ -12,7 +12,7 @@ from typing import Any, cast, get_args
 from evaluator.errors import EvaluatorError, RecordError, UsageError
 from evaluator.errors.results import Usage
 from evaluator.handler.backends import is_simulated_model
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.record.conversation import RecordedConversation, conversations
 from evaluator.record.render import total_usage
 from evaluator.record.search import TaskFilter, models_of
@@ -59,7 +59,7 @@ MAX_PROMPTS = 50
 FILTERS = ("status", "template", "model", "since", "until", "cost", "text")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepRow:
     """A line of the tree: a step, a subtask's file, or a part of a path. `bar` is its place on the
     time axis; None where it has no times. `index` is the step's place in the run's own file.
@@ -343,7 +343,7 @@ def _talks(
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UsedTemplate:
     """The template of a run as the library has it now; `href` is empty if it has none of that name.
     `is_same`: as it was then.

@@ -26,7 +26,7 @@ from typing import Any
 from evaluator import clock
 from evaluator.errors import ConfigurationError
 from evaluator.files.locations import shipped
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.record.conversation import RecordedConversation, answered_steps, messages_of
 from evaluator.record.steps import Recording, Step
 from evaluator.viewer.server.state import items, mapping, pretty
@@ -36,14 +36,14 @@ MAX_FINDINGS = 50
 _AROUND = 2
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Line:
     number: int
     text: str
     is_place: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
     """A message about a place. `lines` are empty where the file is not shown."""
 
@@ -121,7 +121,7 @@ _CONTEXT = re.compile(r'^<context source="([^"\n]{1,200})"[^>\n]*>\n.*?^</contex
 _NO_TEXT = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|<<.*?>>|<!\[CDATA\[|\]\]>|<[^<>]*>")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PromptSpan:
     """A part of a prompt; `source` is empty where it is not known."""
 
@@ -129,7 +129,7 @@ class PromptSpan:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PromptSource:
     name: str
     text: str
@@ -223,7 +223,7 @@ def _by_context(prompt: str) -> list[PromptSpan]:
     return [each for each in (*found, PromptSpan(prompt[end:])) if each.text]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bar:
     """A part of the axis, in seconds since the start of the run. `is_open`: it has not ended."""
 
@@ -322,7 +322,7 @@ MAX_CHARS = 20_000
 _ITERATION = re.compile(r"(.*\biterations\[)([0-9]{1,6})(\]/.*)", re.S)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Change:
     """Two texts of a conversation that differ; `title` says which they are."""
 

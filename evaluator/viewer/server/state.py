@@ -31,7 +31,7 @@ from evaluator.files.locations import shipped
 from evaluator.improve.certificate import LOG, TEMPLATE_FILE
 from evaluator.jobs.background_store import FILE_NAME as BACKGROUND
 from evaluator.jobs.queue_view import DATABASE as QUEUE
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.library import TemplateLibrary
 from evaluator.record.steps import plain_json
 from evaluator.record.store import TaskStore
@@ -175,7 +175,7 @@ COMPUTING_MS = 1_000
 _KEPT = 8
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Value:
     """`value` is None where it is not there yet or `error` says why there is none. `is_current`:
     nothing has changed since it was computed.
@@ -284,7 +284,7 @@ def _matrix(folder: Path) -> Matrix:
     return Matrix(BatchIndex(folder))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class State:
     """`form_token` is in every form that can run something."""
 

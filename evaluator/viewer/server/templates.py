@@ -18,7 +18,7 @@ from evaluator.errors import UsageError
 from evaluator.errors.results import TaskError
 from evaluator.handler.profiles import load_profiles
 from evaluator.language.scopes import read_typed
-from evaluator.lazy_dataclass import dataclass
+from evaluator.lazy_dataclass import frozen
 from evaluator.library import CallBound, TemplateLibrary
 from evaluator.library.bounds import bound
 from evaluator.library.content import Template
@@ -34,7 +34,7 @@ MAX_PREVIEWS = 50
 _PREFIX = "input."
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class InputField:
     """An input in the form. `problem` is why its text cannot be used."""
 
