@@ -129,7 +129,9 @@ def follow(shape: Shape, path: tuple[str | int, ...], name: str) -> Shape | Wron
             return ANY
         shown = name + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path[:index])
         if shape.kind == "object":
-            found = (shape.fields or {}).get(part)
+            found = None
+            if shape.fields is not None:
+                found = shape.fields.get(part)
             if found is None:
                 if shape.open and not _misspelt(part, shape):
                     return ANY

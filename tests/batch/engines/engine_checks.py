@@ -28,6 +28,7 @@ from evaluator.batch.work import Variant, Worker, WorkItem, WorkResult
 from evaluator.handler.config import HandlerConfig
 from evaluator.limits.rate_limiter import BatchBudget, Pace, RateLimiter
 from evaluator.record.store import TaskStore
+from evaluator.store.columns import Interner
 
 TEMPLATES = (
     '<library><task name="ask" type="atomic"><description>Ask</description>'
@@ -278,7 +279,7 @@ async def cancelling_cancels_work_in_flight_and_a_later_run_resumes_it(bench: Be
     assert bench.engine.in_flight() == 0 and not bench.done
     assert Counter(task.status for task in bench.store.list()) in ({"aborted": CONCURRENCY}, {})
     bench.server.let_go()
-    bench.unrecorded = find_unrecorded(bench.store, ResultIndex())
+    bench.unrecorded = find_unrecorded(bench.store, ResultIndex(Interner()))
     await bench.run(bench.works(9))
     assert bench.verdicts == {Verdict.PASSED: 9} and set(bench.samples.values()) == {1}
     assert len(list(bench.store.list())) == 9
