@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.errors import ConfigurationError
-from evaluator.processes.sandboxes import Sandbox
+from evaluator import ConfigurationError, Sandbox
 from evaluator.processes.scripts import try_sandbox
 
 BUBBLEWRAP = Sandbox("bubblewrap")

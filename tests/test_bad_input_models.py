@@ -14,10 +14,10 @@ from evaluator import (
     HandlerConfig,
     OpenAICompatibleBackend,
     TaskError,
+    TaskResult,
     TaskStore,
     TemplateLibrary,
 )
-from evaluator.errors.results import TaskResult
 from evaluator.testing import (
     Answer,
     HttpReply,

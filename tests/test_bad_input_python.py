@@ -12,15 +12,15 @@ import pytest
 from evaluator import (
     ConfigurationError,
     Evaluator,
+    RecordError,
     SimulatedBackend,
     TaskError,
     TaskStore,
     TemplateLibrary,
     UsageError,
     parse_output,
+    run_batch_sync,
 )
-from evaluator.batch import run_batch_sync
-from evaluator.errors import RecordError
 
 ECHO = """<task name="echo" type="atomic"><description>d</description>
 <inputs><input name="t"/></inputs><instructions>{{ t }}</instructions></task>"""

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from evaluator import SimulatedBackend, TaskError, TaskStore, parse_output
-from evaluator.batch.definition import read_definition
+from evaluator import EvaluatorError, SimulatedBackend, TaskError, TaskStore, parse_output
+from evaluator.batch import read_definition
 from evaluator.batch.rows.file_rows import read_array, read_jsonl
 from evaluator.batch.rows.object_rows import json_row
-from evaluator.errors import EvaluatorError
 from evaluator.language.scopes import read_typed
 from evaluator.tools.arguments import parse_arguments
 

@@ -17,12 +17,19 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
-from evaluator import Evaluator, ProviderError, SimulatedBackend, UsageError, run_batch
+from evaluator import (
+    Evaluator,
+    ModelResponse,
+    ProviderError,
+    SimulatedBackend,
+    ToolCall,
+    UsageError,
+    run_batch,
+    tool,
+)
 from evaluator.handler.backends import BACKENDS
 from evaluator.handler.otel import CAPTURE, provider_of
 from evaluator.handler.tracing import UNTRACED
-from evaluator.models.backend import ModelResponse, ToolCall
-from evaluator.tools import tool
 from tests.conftest import MakeEvaluator
 
 ROOT = Path(__file__).parent.parent

@@ -7,11 +7,8 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, TemplateLibrary
+from evaluator import Evaluator, SimulatedBackend, TemplateLibrary, UsageError, load_profiles
 from evaluator.authoring.template_tests import CaseResult, TemplateTests, read_cases, report
-from evaluator.errors import UsageError
-from evaluator.handler.profiles import load_profiles
-from evaluator.models.simulated import SimulatedBackend
 
 PROFILES = load_profiles(trust=True)
 CASES = """

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from evaluator.authoring.pages import graph_svg, page_names
-from evaluator.cli.main import main
+from evaluator.cli import main
 
 TASK = """\
 <task name="write" type="atomic" version="{version}">

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from evaluator import load_profiles
 from evaluator.authoring.template_tests import Watch
-from evaluator.handler.profiles import load_profiles
 from tests.authoring.test_versions import put
 
 PROFILES = load_profiles(trust=True)

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, SimulatedBackend
-from evaluator.batch import BatchResult, run_batch
+from evaluator import BatchResult, Evaluator, SimulatedBackend, run_batch
 from tests.conftest import MakeEvaluator
 
 QUIZ = (

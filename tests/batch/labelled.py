@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from evaluator.batch import Batch, Label, LabelVerdict, SampleResult, Score, Verdict, open_batch
 from evaluator.batch.folder import BatchFolder
-from evaluator.batch.labels import Label, LabelVerdict, append_labels, shown_digest
-from evaluator.batch.reading import Batch, open_batch
-from evaluator.batch.records import SampleResult, Score, Verdict
+from evaluator.batch.labels import append_labels, shown_digest
 
 CELL = ("quiz", "small")
 LARGE = ("quiz", "large")

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from evaluator import UsageError
 from evaluator.batch import open_batch
 from evaluator.batch.compare import compare
-from evaluator.errors import UsageError
 from tests.batch.conftest import QUIZ, Calls, Run, Scripted
 
 ROWS = [

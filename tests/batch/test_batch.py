@@ -10,9 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import Evaluator, HandlerConfig, ProviderError, SimulatedBackend, TaskStore
-from evaluator.batch import BatchLimits, Score, Stop, Verdict, open_batch, run_batch
-from evaluator.errors import RecordError, UsageError
+from evaluator import (
+    Evaluator,
+    HandlerConfig,
+    ProviderError,
+    RecordError,
+    SimulatedBackend,
+    TaskStore,
+    UsageError,
+    run_batch,
+)
+from evaluator.batch import BatchLimits, Score, Stop, Verdict, open_batch
 from tests.batch.conftest import QUIZ, ROWS, Calls, Run, Scripted
 from tests.patience import with_enough_time
 

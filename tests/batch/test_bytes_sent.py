@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, TemplateLibrary
-from evaluator.batch import run_batch_sync
+from evaluator import Evaluator, TemplateLibrary, run_batch_sync
 from evaluator.files.locations import shipped
 from evaluator.handler.config import read_profile
 from evaluator.testing import Answer, LoopbackServer

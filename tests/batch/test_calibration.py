@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from evaluator.batch import open_batch
+from evaluator import UsageError
+from evaluator.batch import CurrentLabels, LabelVerdict, open_batch
 from evaluator.batch.calibration import labelled_scorer
 from evaluator.batch.compare.comparison import compare_corrected, corrected_tables
 from evaluator.batch.folder import BatchFolder
-from evaluator.batch.labels import CurrentLabels, LabelVerdict, append_labels, read_labels
+from evaluator.batch.labels import append_labels, read_labels
 from evaluator.batch.summary.tables import as_text
 from evaluator.batch.thresholds import (
     check_fit,
@@ -21,7 +22,6 @@ from evaluator.batch.thresholds import (
     measured_scorers,
     parse_threshold,
 )
-from evaluator.errors import UsageError
 from tests.batch.labelled import CELL, judged_batch, label_of, label_some
 
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, ProviderError, Usage
-from evaluator.batch import BatchResult, Stop, Verdict, run_batch
-from evaluator.batch.progress import EndpointStatus, Tally, line_of
-from evaluator.models.backend import ModelResponse
+from evaluator import BatchResult, Evaluator, ModelResponse, ProviderError, Usage, run_batch
+from evaluator.batch import EndpointStatus, Stop, Verdict
+from evaluator.batch.progress import Tally, line_of
 from tests.batch.conftest import QUIZ, ROWS, Scripted
 from tests.batch.scorers.test_model_graded import TEMPLATES, said
 

@@ -15,13 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.batch import Batch, BatchResult
+from evaluator import BatchResult, UsageError
+from evaluator.batch import Batch, Declared, Failure, Results, SampleResult, Score, Verdict
 from evaluator.batch.compare import Comparison, compare
-from evaluator.batch.reading import Declared, Results
-from evaluator.batch.records import Failure, SampleResult, Score, Verdict
 from evaluator.batch.statistics import mcnemar_difference, mean_difference, pairs_needed
 from evaluator.batch.thresholds import ThresholdStatus
-from evaluator.errors import UsageError
 
 VERDICTS = {"p": Verdict.PASSED, "f": Verdict.FAILED, "e": Verdict.ERROR, "u": Verdict.UNSCORED}
 

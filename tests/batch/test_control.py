@@ -17,18 +17,9 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, disk
-from evaluator.batch import (
-    BatchResult,
-    Command,
-    Stop,
-    batch_status,
-    control_batch,
-    open_batch,
-)
+from evaluator import BatchResult, Evaluator, RecordError, UsageError, disk
+from evaluator.batch import Command, Stop, Verdict, batch_status, control_batch, open_batch
 from evaluator.batch.control import CONTROL, Action, ControlLog
-from evaluator.batch.records import Verdict
-from evaluator.errors import RecordError, UsageError
 from tests.batch.conftest import ROWS, Calls, Run
 from tests.batch.killing import PROFILE, QUIZ
 

@@ -14,21 +14,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator import Evaluator
-from evaluator.batch import (
-    BatchOptions,
-    CostPlan,
-    make_plan,
-    open_batch,
-    plan_costs,
+from evaluator import (
+    ConfigurationError,
+    Evaluator,
+    HandlerConfig,
+    ModelRequest,
+    ModelResponse,
+    ProviderError,
+    SimulatedBackend,
+    TemplateLibrary,
+    ToolCall,
+    Usage,
     run_batch_sync,
 )
-from evaluator.errors import ConfigurationError, ProviderError
-from evaluator.errors.results import Usage
-from evaluator.handler.config import HandlerConfig
-from evaluator.library import TemplateLibrary
-from evaluator.models.backend import ModelRequest, ModelResponse, ToolCall
-from evaluator.models.simulated import SimulatedBackend
+from evaluator.batch import BatchOptions, CostPlan, make_plan, open_batch, plan_costs
 from tests.batch.conftest import Scripted
 
 WINDOW = 3_000

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from evaluator.batch import BatchResult, NoDisplay, open_batch
+from evaluator import BatchResult, RecordError
+from evaluator.batch import NoDisplay, open_batch
 from evaluator.batch.identity import is_sealed, seal_line
-from evaluator.cli.main import main
-from evaluator.errors import RecordError
+from evaluator.cli import main
 from tests.batch.conftest import Calls, Run
 
 Damage = Callable[[Path], object]

@@ -12,13 +12,10 @@ from zipfile import ZipFile
 
 import pytest
 
-from evaluator import Evaluator
-from evaluator.batch import Decision, Design, LookResult, Stop, open_batch, run_batch
+from evaluator import Evaluator, ProviderError, RecordError, TemplateLibrary, UsageError, run_batch
+from evaluator.batch import Decision, Design, LookResult, Stop, batch_status, open_batch
 from evaluator.batch.compare import compare
-from evaluator.batch.control import batch_status
 from evaluator.batch.export import export
-from evaluator.errors import ProviderError, RecordError, UsageError
-from evaluator.library import TemplateLibrary
 from evaluator.viewer import ReportBatch, write_report
 from tests.batch.conftest import QUIZ, Calls, Run, Scripted
 from tests.conftest import MakeEvaluator

@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator
-from evaluator.batch import NoDisplay, Stop, open_batch, run_batch, run_batch_sync
+from evaluator import Evaluator, UsageError, run_batch, run_batch_sync
+from evaluator.batch import NoDisplay, Stop, open_batch
 from evaluator.batch.engines import ClusterLost, LocalEngine
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.progress import SafeDisplay
-from evaluator.errors import UsageError
 from tests.batch.conftest import QUIZ, ROWS, Calls, Run, Scripted
 
 WITHIN_S = 200

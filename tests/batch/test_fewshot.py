@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from evaluator.batch.rows import FewShot, RowMapping, open_rows
+from evaluator import UsageError
+from evaluator.batch import FewShot
+from evaluator.batch.rows import RowMapping, open_rows
 from evaluator.batch.rows.fewshot import read_shots
-from evaluator.errors import UsageError
 from tests.batch.conftest import QUIZ, ROWS, Calls, Run, Scripted
 
 DEV = [

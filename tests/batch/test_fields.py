@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, SimulatedBackend
+from evaluator import Evaluator, SimulatedBackend, UsageError
 from evaluator.batch import BatchOptions, Selection, make_plan
 from evaluator.batch.compare import compare
 from evaluator.batch.rows import RowError
-from evaluator.errors import UsageError
 from tests.batch.conftest import QUIZ, ROWS, Calls, Run
 from tests.conftest import MakeEvaluator
 

@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator import disk
+from evaluator import RecordError, TaskBusy, Usage, disk
+from evaluator.batch import Failure, SampleResult, Score, Verdict
 from evaluator.batch.folder import BatchFolder
-from evaluator.batch.records import Failure, SampleResult, Score, Verdict
-from evaluator.errors import BatchDamaged, RecordError, RecordNotWritten, TaskBusy
-from evaluator.errors.results import Usage
+from evaluator.errors import BatchDamaged, RecordNotWritten
 from evaluator.record.redact import Redactor
 
 RESULT = SampleResult(

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator import Evaluator, HandlerConfig
+from evaluator import Evaluator, HandlerConfig, UsageError
+from evaluator.batch import Cell, Identity, Sample
 from evaluator.batch.cells import make_cells, make_variants
-from evaluator.batch.identity import Cell, Identity, changed_parts, digest, handler_settings, key_of
-from evaluator.batch.records import Sample
-from evaluator.errors import UsageError
+from evaluator.batch.identity import changed_parts, digest, handler_settings, key_of
 from tests.batch.conftest import QUIZ
 
 CELL = Cell("quiz", "m", "t", "h", is_simulated=False)

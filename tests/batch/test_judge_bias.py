@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from evaluator.batch import SampleResult, Score
 from evaluator.batch.calibration import (
     JudgedResults,
     family_bias,
@@ -15,7 +16,6 @@ from evaluator.batch.calibration import (
     length_bias,
     position_bias,
 )
-from evaluator.batch.records import SampleResult, Score
 from tests.batch.labelled import label_of, result_of
 
 

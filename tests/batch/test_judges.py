@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from evaluator import HandlerConfig
 from evaluator.batch import BatchOptions, make_plan
 from evaluator.batch.scorers import ScorerInput
-from evaluator.handler.config import HandlerConfig
 from tests.batch.conftest import QUIZ, ROWS, Calls, Run, Scripted
 from tests.batch.scorers.test_model_graded import TEMPLATES, said
 

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from evaluator.batch import Batch, Label, LabelVerdict, SampleResult
 from evaluator.batch.folder import LABELS
 from evaluator.batch.label_files import export_labels, import_labels
-from evaluator.batch.labels import Label, LabelVerdict, append_labels, read_labels, shown_digest
+from evaluator.batch.labels import append_labels, read_labels, shown_digest
 from evaluator.batch.preferences import pair_digest
-from evaluator.batch.reading import Batch
-from evaluator.batch.records import SampleResult
 from tests.batch.labelled import pair_batch
 
 FORMS = ("l.csv", "l.json", "l.jsonl", "l.eval")

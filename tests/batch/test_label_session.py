@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from evaluator import UsageError
+from evaluator.batch import LabelVerdict
 from evaluator.batch.label_session import label_answers
-from evaluator.batch.labels import LabelVerdict, read_labels
+from evaluator.batch.labels import read_labels
 from evaluator.batch.preferences import label_pairs, preferences
-from evaluator.errors import UsageError
 from tests.batch.labelled import CELL, LARGE, judged_batch, pair_batch
 
 

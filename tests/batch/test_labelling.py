@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from evaluator.batch import CurrentLabels, LabelVerdict
 from evaluator.batch.calibration import JudgedResults
 from evaluator.batch.label_forms import Answer, LabelSheet
 from evaluator.batch.label_session import OVERLAP, LabelQueue
-from evaluator.batch.labels import CurrentLabels, LabelVerdict
 from evaluator.batch.reading import judged_results
 from tests.batch.labelled import CELL, judged_batch, label_of, result_of
 

@@ -11,19 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.batch import merge_shards, open_batch
+from evaluator import RecordError, UsageError
+from evaluator.batch import CurrentLabels, Label, LabelVerdict, merge_shards, open_batch
 from evaluator.batch.export.output_path import check_not_record
 from evaluator.batch.folder import BatchFolder
-from evaluator.batch.labels import (
-    CurrentLabels,
-    Label,
-    LabelVerdict,
-    append_labels,
-    read_labels,
-    repair_labels,
-    shown_digest,
-)
-from evaluator.errors import BatchDamaged, RecordError, UsageError
+from evaluator.batch.labels import append_labels, read_labels, repair_labels, shown_digest
+from evaluator.errors import BatchDamaged
 from evaluator.record.redact import Redactor
 from tests.batch.labelled import CELL, judged_batch, label_of, label_some, result_of
 

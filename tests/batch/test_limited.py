@@ -6,11 +6,10 @@ import json
 
 import pytest
 
-from evaluator import ModelResponse, ProviderError, Usage
+from evaluator import ModelResponse, ProviderError, Resource, Span, TaskError, Usage
 from evaluator.batch import open_batch
 from evaluator.batch.records import is_limited, limited_answer
-from evaluator.errors.results import Resource, TaskError
-from evaluator.nodes import OutputFormat, Span
+from evaluator.nodes import OutputFormat
 from tests.batch.conftest import QUIZ, ROWS, Calls, Run, Scripted
 
 

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from evaluator.batch import BatchOptions, merge_shards, open_batch
+from evaluator import RecordError, TaskBusy, TaskStore, UsageError
+from evaluator.batch import BatchOptions, Selection, merge_shards, open_batch
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.identity import seal_line
-from evaluator.batch.rows import RowMapping, Selection, open_rows
+from evaluator.batch.rows import RowMapping, open_rows
 from evaluator.batch.rows.object_rows import Shard
-from evaluator.errors import RecordError, TaskBusy, UsageError
-from evaluator.record.store import TaskStore
 from tests.batch.conftest import ROWS
 
 SHARDS = 3

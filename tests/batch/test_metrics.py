@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from lxml import etree
 
+from evaluator import RecordError, UsageError
 from evaluator.batch import MetricValue, SampleResult, metric, open_batch
 from evaluator.batch.export import export
 from evaluator.batch.metrics import compute_metrics, make_metrics, stored_metrics
-from evaluator.errors import RecordError, UsageError
 from tests.batch.conftest import ROWS, Calls, Run
 
 SCHEMA = etree.XMLSchema(etree.parse(Path(__file__).parent / "export" / "junit.xsd"))

@@ -11,11 +11,19 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, TaskError, TaskResult, TemplateLibrary, UsageError, run_batch_sync
+from evaluator import (
+    Evaluator,
+    Status,
+    TaskError,
+    TaskResult,
+    TemplateLibrary,
+    UsageError,
+    run_batch_sync,
+)
+from evaluator.batch import NoDisplay
 from evaluator.batch.compare import compare
 from evaluator.batch.notebook import NotebookDisplay, make_display
-from evaluator.batch.progress import LiveDisplay, NoDisplay, PlainDisplay
-from evaluator.errors.results import Status
+from evaluator.batch.progress import LiveDisplay, PlainDisplay
 
 ROWS = [
     {"question": "What is the symbol of iron?", "target": "Fe"},

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from evaluator.batch import BatchLimits, BatchOptions, Selection, run_batch
-from evaluator.batch.definition import BatchDefinition, definition_from
+from evaluator import UsageError, run_batch
+from evaluator.batch import BatchDefinition, BatchLimits, BatchOptions, Selection
+from evaluator.batch.definition import definition_from
 from evaluator.batch.engines import ENGINES
 from evaluator.cli.batch import batch as command
 from evaluator.cli.batch import session_options
 from evaluator.cli.evaluator_options import read_flags
-from evaluator.errors import UsageError
 from evaluator.fields import Flag, fields_of, stored_fields
 from evaluator.fields.listing import entries_of
 

@@ -8,20 +8,11 @@ from typing import Any
 
 import pytest
 
-from evaluator import HandlerConfig
-from evaluator.batch import BatchResult, open_batch
+from evaluator import BatchResult, HandlerConfig
+from evaluator.batch import Cell, Identity, Sample, SampleResult, Variant, Verdict, open_batch
 from evaluator.batch.folder import BatchFolder
-from evaluator.batch.identity import (
-    Cell,
-    Identity,
-    changed_settings,
-    digest,
-    handler_settings,
-    storable_settings,
-)
+from evaluator.batch.identity import changed_settings, digest, handler_settings, storable_settings
 from evaluator.batch.pending import PendingWork
-from evaluator.batch.records import Sample, SampleResult, Verdict
-from evaluator.batch.work import Variant
 from tests.batch.conftest import ROWS, Calls, Run
 
 SAMPLE = Sample("a", {"question": "Why?"})

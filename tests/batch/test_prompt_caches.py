@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, TemplateLibrary
-from evaluator.batch import BatchOptions, BatchResult, make_plan, plan_costs, submissions, waves
+from evaluator import BatchResult, Evaluator, TemplateLibrary
+from evaluator.batch import BatchOptions, make_plan, plan_costs, submissions, waves
 from evaluator.batch.progress import line_of
 from evaluator.handler.config import read_profile
 from tests import provider_server

@@ -6,10 +6,9 @@ import random
 
 import pytest
 
-from evaluator import clock
+from evaluator import Usage, clock
+from evaluator.batch import SampleResult, Verdict
 from evaluator.batch.progress import Spread, Tally, line_of
-from evaluator.batch.records import SampleResult, Verdict
-from evaluator.errors.results import Usage
 
 
 def result(number: int, cost_usd: float | None, duration_s: float = 1.0) -> SampleResult:

@@ -6,9 +6,9 @@ import tracemalloc
 
 import pytest
 
+from evaluator.batch import SampleResult, Verdict
 from evaluator.batch import folder as folder_module
 from evaluator.batch.folder import BatchFolder
-from evaluator.batch.records import SampleResult, Verdict
 from evaluator.batch.result_index import ResultIndex
 from evaluator.batch.summary import Columns, summarise
 from evaluator.store.columns import Interner

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from evaluator.batch import BatchResult, Stop, open_batch, score_batch_sync
+from evaluator import BatchResult, UsageError
+from evaluator.batch import Stop, open_batch, score_batch_sync
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.scoring import history_table
 from evaluator.batch.thresholds import check_thresholds, parse_threshold
-from evaluator.errors import UsageError
 from tests.batch.conftest import QUIZ, ROWS, Calls, Run, Scripted
 from tests.batch.labelled import judged_batch
 from tests.conftest import MakeEvaluator

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from evaluator.batch import BatchSummary, SampleResult, Score
 from evaluator.batch.compare import compare
-from evaluator.batch.records import SampleResult, Score
-from evaluator.batch.summary import BatchSummary, summarise
+from evaluator.batch.summary import summarise
 from evaluator.batch.summary.parts import JudgeStability, PanelColumns
 from evaluator.batch.thresholds import check_thresholds, parse_threshold
 from tests.batch.labelled import result_of

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator import Evaluator, run_batch_sync
-from evaluator.batch.records import Failure, SampleResult, Score, Verdict
+from evaluator import Evaluator, Usage, UsageError, run_batch_sync
+from evaluator.batch import BatchSummary, Failure, SampleResult, Score, Verdict
 from evaluator.batch.statistics import (
     cohen_kappa,
     krippendorff_alpha,
@@ -25,13 +25,7 @@ from evaluator.batch.statistics import (
     proportion_of,
     score_interval,
 )
-from evaluator.batch.summary import (
-    BatchSummary,
-    GroupSummary,
-    ScorerSummary,
-    summarise,
-    summarise_columns,
-)
+from evaluator.batch.summary import GroupSummary, ScorerSummary, summarise, summarise_columns
 from evaluator.batch.summary.columns import Columns
 from evaluator.batch.summary.tables import Table, as_text
 from evaluator.batch.thresholds import (
@@ -39,8 +33,6 @@ from evaluator.batch.thresholds import (
     check_thresholds,
     parse_threshold,
 )
-from evaluator.errors import UsageError
-from evaluator.errors.results import Usage
 
 TIMEOUT = Failure("RESOURCE_EXHAUSTION", "execution_timeout", "30 s were not enough")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evaluator.errors import UsageError
+from evaluator import UsageError
 from tests.batch.conftest import ROWS, Calls, Run
 
 

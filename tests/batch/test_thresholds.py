@@ -9,20 +9,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.batch.records import Failure, SampleResult, Score, Verdict
-from evaluator.batch.scorers import ScorerInput
-from evaluator.batch.summary import BatchSummary, MetricValue, summarise
-from evaluator.batch.thresholds import (
-    METRICS,
+from evaluator import Usage, UsageError
+from evaluator.batch import (
+    BatchSummary,
+    Failure,
+    MetricValue,
+    SampleResult,
+    Score,
     Threshold,
     ThresholdResult,
+    Verdict,
+)
+from evaluator.batch.scorers import ScorerInput
+from evaluator.batch.summary import summarise
+from evaluator.batch.thresholds import (
+    METRICS,
     ThresholdStatus,
     check_fit,
     check_thresholds,
     parse_threshold,
 )
-from evaluator.errors import UsageError
-from evaluator.errors.results import Usage
 from tests.batch.conftest import ROWS, Run
 from tests.tables import each_case
 

@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator
-from evaluator.batch import BatchResult, submissions, waves
-from evaluator.batch.control import batch_status, control_batch
-from evaluator.batch.scoring import score_batch_sync
+from evaluator import BatchResult, Evaluator, TaskError, UsageError
+from evaluator.batch import batch_status, control_batch, score_batch_sync, submissions, waves
 from evaluator.batch.wave_log import WaveLog
-from evaluator.errors import BatchDamaged, UsageError
-from evaluator.errors.results import TaskError
+from evaluator.errors import BatchDamaged
 from tests.batch.wave_driver import TWO, run_session, write_project
 from tests.provider_replies import last_prompt
 from tests.provider_server import DAY_S, Fault, ProviderServer

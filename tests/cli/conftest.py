@@ -17,7 +17,7 @@ from unittest import mock
 
 import pytest
 
-from evaluator.cli.main import main
+from evaluator.cli import main
 
 PROGRAM = str(Path(sysconfig.get_path("scripts")) / "evaluator")
 

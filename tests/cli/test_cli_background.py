@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from evaluator import RecordError, UsageError
 from evaluator.background import BackgroundStore, BackgroundTask
 from evaluator.cli.main import cli as cli_group
-from evaluator.errors import RecordError, UsageError
 from evaluator.store.owners import current_owner
 
 

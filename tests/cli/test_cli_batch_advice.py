@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from evaluator import UsageError
 from evaluator.batch.export.output_path import output_file
 from evaluator.batch.folder import BatchFolder
-from evaluator.errors import UsageError
 from evaluator.testing import Answer, HttpReply, LoopbackServer
 
 QUIZ = (

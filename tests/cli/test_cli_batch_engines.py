@@ -11,8 +11,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from evaluator import TaskStore
 from evaluator.batch import open_batch
-from evaluator.record.store import TaskStore
 from tests.cli.conftest import PROGRAM
 
 DOCS = Path(__file__).parents[2] / "docs" / "howto" / "use-several-machines.md"

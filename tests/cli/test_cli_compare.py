@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from evaluator.batch import Failure, SampleResult, Verdict
 from evaluator.batch.folder import BatchFolder
-from evaluator.batch.records import Failure, SampleResult, Verdict
 
 Write = Callable[..., None]
 

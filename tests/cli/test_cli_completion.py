@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 import pytest
 
-from evaluator.cli.main import COMMANDS, main
+from evaluator.cli import main
+from evaluator.cli.main import COMMANDS
 from tests.tables import each_case
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from evaluator.batch import open_batch
 from evaluator.batch.control import ControlLog
-from evaluator.batch.reading import open_batch
 from tests.cli.conftest import Run
 
 RUN = ("batch", "--template", "answer_question", "--rows", "rows.jsonl", "--handler", "offline")

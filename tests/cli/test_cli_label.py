@@ -13,9 +13,9 @@ from zipfile import ZipFile
 
 import pytest
 
+from evaluator.batch import LabelVerdict, open_batch
 from evaluator.batch.folder import BatchFolder
-from evaluator.batch.labels import LabelVerdict, read_labels
-from evaluator.batch.reading import open_batch
+from evaluator.batch.labels import read_labels
 from tests.batch.labelled import judged_batch, label_some, pair_batch, result_of
 
 PEOPLE = ("--labeller", "ada")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from evaluator import ConfigurationError, UsageError
 from evaluator.cli.main import cli
-from evaluator.errors import ConfigurationError, UsageError
 
 Command = Callable[..., Result]
 

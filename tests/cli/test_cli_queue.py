@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from evaluator import EvaluatorError
 from evaluator.cli.main import cli as cli_group
-from evaluator.errors import EvaluatorError
 from evaluator.jobs.document import read_document
 from evaluator.testing import HttpReply, LoopbackServer
 from tests.cli.test_cli_signals import PROFILE, wait_until

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evaluator.batch.reading import open_batch
+from evaluator.batch import open_batch
 from tests.cli.conftest import Run
 
 BATCH = ("batch", "--template", "answer_question", "--rows", "rows.jsonl", "--handler", "offline")

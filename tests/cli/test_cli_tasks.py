@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from evaluator import TaskStore
 from evaluator.record.steps import StepEnd, StepStart, Summary
-from evaluator.record.store import TaskStore
 from tests.cli.conftest import PROGRAM
 
 USAGE = {"input_tokens": 1000, "output_tokens": 234, "cost_usd": 0.25, "turns": 1}

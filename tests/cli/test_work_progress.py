@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from evaluator import Evaluator, run_batch_sync
-from evaluator.cli import common
+from evaluator.cli import common, main
 from evaluator.cli.common import WorkProgress
-from evaluator.cli.main import main
 
 ROWS = [{"question": f"What is {n} + {n}?", "target": str(2 * n)} for n in range(3)]
 

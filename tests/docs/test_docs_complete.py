@@ -12,11 +12,10 @@ import lxml.etree as etree
 import pytest
 
 import evaluator.batch
-from evaluator import Evaluator, TaskError, TaskResult, Usage, run_batch
+from evaluator import BatchResult, Evaluator, TaskError, TaskResult, Usage, run_batch
 from evaluator.batch import (
     Batch,
     BatchLimits,
-    BatchResult,
     BatchSummary,
     Failure,
     SampleResult,

@@ -26,7 +26,8 @@ import click
 import pytest
 
 from evaluator import TemplateLibrary
-from evaluator.cli.main import cli, main
+from evaluator.cli import main
+from evaluator.cli.main import cli
 from evaluator.handler.config import read_profile
 from evaluator.xml.schema import validate
 from evaluator.xml.source import read_source

@@ -9,15 +9,13 @@ from pathlib import Path
 import pytest
 from lsprotocol import types
 
+from evaluator import Diagnostic, TemplateError, TemplateLibrary, UsageError, load_profiles
 from evaluator.editor.actions import actions
 from evaluator.editor.completion import completions
 from evaluator.editor.hover import folding, hover, lenses, symbols
 from evaluator.editor.project import Document, Project
 from evaluator.editor.server import rendered, simulated
-from evaluator.errors import Diagnostic, TemplateError, UsageError
-from evaluator.handler.profiles import load_profiles
 from evaluator.interpreter.linting import lint
-from evaluator.library import TemplateLibrary
 from evaluator.xml.source import read_source
 from tests.editor.conftest import PLAN, POLITE, write_project
 

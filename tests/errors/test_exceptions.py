@@ -11,12 +11,9 @@ import re
 import pytest
 
 import evaluator
-from evaluator import errors
+from evaluator import EvaluatorError, Span, TaskError, TaskFailed, errors
 from evaluator.batch.engines.pool import ClusterLost
 from evaluator.batch.rows.object_rows import RowError
-from evaluator.errors import EvaluatorError
-from evaluator.errors.results import TaskError, TaskFailed
-from evaluator.nodes import Span
 
 PROGRAMS = ("evaluator.__main__", "evaluator.processes.launcher", "evaluator.tools.searcher")
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import disk
-from evaluator.errors import ConfigurationError, RecordError
+from evaluator import ConfigurationError, RecordError, disk
 from evaluator.files.atomic import atomic_file, write_atomic
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.errors import MissingExtra
+from evaluator import MissingExtra
 from evaluator.files.project_code import import_extra, import_library
 
 LIBRARIES = ("litellm", "datasets", "huggingface_hub", "ray", "mcp", "tokenizers", "pyarrow")

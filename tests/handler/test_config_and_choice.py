@@ -10,14 +10,21 @@ from typing import Literal
 import pytest
 from lxml import etree
 
-from evaluator import ConfigurationError, HandlerConfig, SimulatedBackend, clock, load_profiles
+from evaluator import (
+    ConfigurationError,
+    HandlerConfig,
+    SimulatedBackend,
+    ToolGrant,
+    Usage,
+    clock,
+    load_profiles,
+)
 from evaluator.errors import LimitReached
-from evaluator.errors.results import Usage
 from evaluator.fields import records
 from evaluator.handler import backends as backends_module
 from evaluator.handler import config as config_module
 from evaluator.handler.backends import BACKENDS, KEYS, BackendDeclaration, Target, declaration_for
-from evaluator.handler.config import BackendName, ToolGrant
+from evaluator.handler.config import BackendName
 from evaluator.handler.model_choice import ModelChooser, first_model
 from evaluator.handler.profiles import profile_named
 from evaluator.limits.budget import Budget

@@ -13,21 +13,22 @@ import pytest
 from evaluator import (
     Evaluator,
     HandlerConfig,
+    Message,
+    ModelResponse,
     ProviderError,
     SimulatedBackend,
     TaskError,
     TaskStore,
     TemplateLibrary,
+    Usage,
 )
 from evaluator.errors import LimitReached
-from evaluator.errors.results import Usage
 from evaluator.handler.conversation import SessionLog, plan_session
 from evaluator.handler.model_choice import ModelChoice, ModelChooser
 from evaluator.handler.session import Handler
 from evaluator.limits.budget import Budget
 from evaluator.limits.call_limiter import PlannedCall
 from evaluator.limits.rate_limiter import BatchBudget, Pace, RateLimiter
-from evaluator.models.backend import Message, ModelResponse
 from evaluator.models.text_tools import TextToolsBackend
 from evaluator.record.step_log import StepLog
 from tests.limits.virtual_time import run

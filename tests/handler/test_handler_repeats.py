@@ -8,9 +8,8 @@ from itertools import count
 
 import pytest
 
-from evaluator import TaskError, TaskStore
+from evaluator import TaskError, TaskStore, tool
 from evaluator.handler.tool_runner import STOPPED_AFTER
-from evaluator.tools import tool
 
 XML = """<task name="t" type="atomic"><description>d</description><tools><tool name="look"/><tool name="change"/>
   <tool name="tick"/></tools><handler max_turns="40"/><instructions>go</instructions></task>"""

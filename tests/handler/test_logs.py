@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from evaluator import HandlerConfig, ProviderError, SimulatedBackend
-from evaluator.cli.main import main
+from evaluator import HandlerConfig, ProviderError, SimulatedBackend, tool
+from evaluator.cli import main
 from evaluator.errors.messages import LOGGER
-from evaluator.tools import tool
 
 SECRET = "correct-horse-battery-staple"
 JSON_TASK = """<task name="t" type="atomic"><description>d</description><instructions>go</instructions>

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from evaluator.handler.config import HandlerConfig
+from evaluator import HandlerConfig, TemplateLibrary
 from evaluator.handler.profiles import turns_by_profile
-from evaluator.library import TemplateLibrary
 from evaluator.library.bounds import CallCounter
 from tests.cli.conftest import Run, cli, environment, write
 

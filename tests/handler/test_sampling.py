@@ -10,17 +10,22 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, TemplateLibrary
+from evaluator import (
+    ConfigurationError,
+    Evaluator,
+    HandlerConfig,
+    LiteLLMBackend,
+    Message,
+    ModelRequest,
+    OpenAICompatibleBackend,
+    TaskError,
+    TaskStore,
+    TemplateLibrary,
+)
 from evaluator.batch.identity import handler_settings
-from evaluator.errors import ConfigurationError
-from evaluator.errors.results import TaskError
-from evaluator.handler.config import HandlerConfig, read_profile
-from evaluator.models.backend import Message, ModelRequest
+from evaluator.handler.config import read_profile
 from evaluator.models.cache_store import CacheKey
-from evaluator.models.litellm_backend import LiteLLMBackend
-from evaluator.models.openai_compatible import OpenAICompatibleBackend
 from evaluator.nodes.sampling import SAMPLING, check_extra_body, read_stop
-from evaluator.record.store import TaskStore
 from evaluator.testing import Answer, LoopbackServer
 from evaluator.xml.write import to_xml
 

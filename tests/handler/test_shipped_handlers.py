@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from evaluator import HandlerConfig, load_profiles
 from evaluator.files.locations import shipped
-from evaluator.handler.config import HandlerConfig
-from evaluator.handler.profiles import load_profiles
 
 PROFILES = load_profiles(shipped("handlers"))
 

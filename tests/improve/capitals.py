@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator import Evaluator, SimulatedBackend
-from evaluator.improve.certificate import Certificate
-from evaluator.improve.run import improve
+from evaluator.improve import Certificate, improve
 
 TEMPLATE = """\
 <?xml version="1.0" encoding="UTF-8"?>

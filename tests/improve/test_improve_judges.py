@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, SimulatedBackend
+from evaluator import Evaluator, SimulatedBackend, UsageError
+from evaluator.batch import Batch
 from evaluator.batch.labels import append_labels
-from evaluator.batch.reading import Batch
-from evaluator.errors import UsageError
 from evaluator.improve import improve_judge_sync, verify, write_template
 from evaluator.improve.judges import judge_search
 from tests.batch.labelled import judged_batch, label_of, label_some

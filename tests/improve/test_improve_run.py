@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from evaluator.errors import EvaluatorError, ProviderError, RecordError, TaskBusy, UsageError
+from evaluator import EvaluatorError, ProviderError, RecordError, TaskBusy, UsageError
 from evaluator.files.atomic import locked_file
-from evaluator.improve.certificate import Certificate, as_lines, as_page, read_certificate, verify
-from evaluator.improve.run import improve_sync, write_template
-from evaluator.improve.search import OutOfBudget
+from evaluator.improve import Certificate, OutOfBudget, improve_sync, verify, write_template
+from evaluator.improve.certificate import as_lines, as_page, read_certificate
 from tests.improve.capitals import (
     BETTER,
     EXAMPLE,
@@ -368,8 +367,7 @@ def test_resume_without_a_search_makes_no_call(tmp_path: Path) -> None:
 def test_a_budget_that_does_not_reach_the_decision_is_said(tmp_path: Path) -> None:
     class Dear(Model):
         def __call__(self, request: Any) -> Any:
-            from evaluator.errors.results import Usage
-            from evaluator.models.backend import ModelResponse
+            from evaluator import ModelResponse, Usage
 
             text = super().__call__(request)
             return ModelResponse(text, "stop", usage=Usage(10, 1, cost_usd=0.01, turns=1))

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from evaluator.batch.records import Sample
-from evaluator.errors import RecordError, UsageError
+from evaluator import RecordError, UsageError
+from evaluator.batch import Sample
 from evaluator.files.locations import user_folder
+from evaluator.improve import OutOfBudget
 from evaluator.improve.decide import LEDGER, Outcome, count_look, decide, level_of
 from evaluator.improve.edits import Edit, SetText
 from evaluator.improve.search import (
     Candidate,
-    OutOfBudget,
     Proposal,
     Request,
     Row,

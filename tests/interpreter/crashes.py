@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evaluator import TaskStore
-from evaluator.record.steps import Recording
+from evaluator import Recording, TaskStore
 
 
 def file_of(root: Path, task_id: int) -> Path:

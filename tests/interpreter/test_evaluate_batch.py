@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from evaluator.errors import UsageError
+from evaluator import UsageError
 
 SAY = (
     '<task name="say" type="atomic"><description>Say a word</description>'

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from evaluator import (
+    GlobalIndex,
     HandlerConfig,
     InMemoryIndex,
     ReplayBackend,
@@ -15,11 +16,10 @@ from evaluator import (
     TaskError,
     TaskFailed,
     TaskStore,
+    ToolGrant,
+    UsageError,
     tool,
 )
-from evaluator.errors import UsageError
-from evaluator.handler.config import ToolGrant
-from evaluator.memory import GlobalIndex
 
 TASKS = """
 <task name="translate" type="atomic"><description>Translate a text into another language</description>

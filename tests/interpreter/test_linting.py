@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from evaluator.errors import Diagnostic
-from evaluator.handler.profiles import load_profiles
+from evaluator import Diagnostic, TemplateLibrary, load_profiles
 from evaluator.interpreter.linting import fixed, lint
-from evaluator.library import TemplateLibrary
 
 PROFILES = load_profiles(trust=True)
 REPOSITORY = Path(__file__).parents[2]
@@ -187,7 +185,7 @@ def test_safe_fixes_leave_nothing_to_report(tmp_path: Path) -> None:
 def test_lint_writes_fixes_and_formats_for_reviews(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from evaluator.cli.main import main
+    from evaluator.cli import main
 
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "t.xml"

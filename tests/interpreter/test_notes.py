@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator import ProviderError, TaskError
-from evaluator.handler.profiles import load_profiles
+from evaluator import ProviderError, TaskError, load_profiles
 from evaluator.interpreter.notes import MAX_SUMMARY, REQUEST, read_notes, summary_of
 from tests.patience import with_enough_time
 

@@ -9,14 +9,19 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, TemplateLibrary
-from evaluator.batch import run_batch_sync
-from evaluator.errors.results import TaskError, TaskResult
-from evaluator.handler.config import HandlerConfig, ToolGrant
-from evaluator.library.bounds import bound
-from evaluator.models.litellm_backend import LiteLLMBackend
-from evaluator.models.openai_compatible import OpenAICompatibleBackend
-from evaluator.record.store import TaskStore
+from evaluator import (
+    Evaluator,
+    HandlerConfig,
+    LiteLLMBackend,
+    OpenAICompatibleBackend,
+    TaskError,
+    TaskResult,
+    TaskStore,
+    TemplateLibrary,
+    ToolGrant,
+    run_batch_sync,
+)
+from evaluator.library import bound
 from evaluator.testing import Answer, LoopbackServer
 from evaluator.xml.write import to_xml
 

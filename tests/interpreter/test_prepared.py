@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, HandlerConfig, run_batch
-from evaluator.errors.results import TaskError
+from evaluator import Evaluator, HandlerConfig, TaskError, run_batch
 from evaluator.interpreter import binding
 
 REDUCE = """

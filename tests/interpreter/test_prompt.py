@@ -7,8 +7,9 @@ import json
 
 import pytest
 
+from evaluator import Span
 from evaluator.interpreter.prompt import SharedBeginning, format_instruction
-from evaluator.nodes import OutputFormat, Span
+from evaluator.nodes import OutputFormat
 
 
 @pytest.mark.parametrize(

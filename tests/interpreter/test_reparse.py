@@ -6,9 +6,7 @@ import asyncio
 
 import pytest
 
-from evaluator import ModelResponse, SimulatedBackend, TaskError, Usage
-from evaluator.handler.config import HandlerConfig
-from evaluator.models.backend import ToolCall
+from evaluator import HandlerConfig, ModelResponse, SimulatedBackend, TaskError, ToolCall, Usage
 from tests.interpreter.crashes import cut, reading
 from tests.patience import with_enough_time
 

@@ -7,11 +7,15 @@ import json
 
 import pytest
 
-from evaluator import Evaluator, TaskError, TemplateLibrary
-from evaluator.errors.results import Usage
-from evaluator.models.backend import ModelResponse
-from evaluator.models.failures import ProviderError
-from evaluator.record.store import TaskStore
+from evaluator import (
+    Evaluator,
+    ModelResponse,
+    ProviderError,
+    TaskError,
+    TaskStore,
+    TemplateLibrary,
+    Usage,
+)
 
 FILE = """<library>
 <task name="recipe" type="atomic"><description>Suggest a recipe from ingredients</description>

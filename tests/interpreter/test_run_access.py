@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from crashes import cut, reading
 
-from evaluator import Evaluator, HandlerConfig
+from evaluator import Evaluator, HandlerConfig, ToolGrant
 from evaluator.errors import CallRejected
-from evaluator.handler.config import ToolGrant
 from evaluator.limits.call_limiter import Permit, PlannedCall
 from evaluator.limits.rate_limiter import RateLimiter
 

@@ -7,10 +7,9 @@ import inspect
 from dataclasses import MISSING, fields
 from typing import Any
 
+from evaluator import Evaluator, TaskError
 from evaluator.cli.evaluator_options import EvaluatorOptions
 from evaluator.cli.run import run as run_command
-from evaluator.errors.results import TaskError
-from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.failures import failure
 from evaluator.interpreter.frame import Run, RunOptions
 

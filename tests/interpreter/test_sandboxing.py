@@ -9,15 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import HandlerConfig
-from evaluator.batch import run_batch_sync
-from evaluator.errors import ConfigurationError
-from evaluator.handler.config import ToolGrant, read_profile
+from evaluator import ConfigurationError, HandlerConfig, Sandbox, ToolGrant, run_batch_sync, tool
+from evaluator.handler.config import read_profile
 from evaluator.handler.profiles import names_of
 from evaluator.interpreter import toolset
 from evaluator.interpreter.sandboxing import needed_sandboxes
-from evaluator.processes.sandboxes import Sandbox
-from evaluator.tools import CallbackAsker, ToolContext, ToolRegistry, controls, tool
+from evaluator.tools import CallbackAsker, ToolContext, ToolRegistry, controls
 from tests.sandboxes import StandIn
 
 PODMAN = Sandbox("podman", "img")

@@ -9,16 +9,23 @@ from typing import Any
 import pytest
 from crashes import cut, file_of, reading
 
-from evaluator import HandlerConfig, SimulatedBackend, TaskStore, ToolError, tool
+from evaluator import (
+    HandlerConfig,
+    SimulatedBackend,
+    TaskStore,
+    Tool,
+    ToolCall,
+    ToolError,
+    ToolGrant,
+    tool,
+)
 from evaluator.handler import tool_runner
-from evaluator.handler.config import ToolGrant
 from evaluator.handler.conversation import Session, SessionLog, plan_session
 from evaluator.handler.model_choice import ModelChoice
 from evaluator.handler.tool_runner import Tools, run_tools
 from evaluator.limits.budget import Budget
-from evaluator.models.backend import ToolCall
 from evaluator.record.step_log import StepLog
-from evaluator.tools import CallbackAsker, FileAccess, Tool, ToolContext, ToolRegistry
+from evaluator.tools import CallbackAsker, FileAccess, ToolContext, ToolRegistry
 from tests.patience import with_enough_time
 
 TASK = """<task name="work" type="atomic"><description>Work</description><tools><tool name="flaky"/></tools>

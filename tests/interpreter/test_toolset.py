@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import HandlerConfig, TaskStore, load_profiles
-from evaluator.handler.config import ToolGrant
+from evaluator import HandlerConfig, TaskStore, ToolGrant, load_profiles
 from evaluator.record.task_lists import TaskLists
 from evaluator.tools import PolicyRule
 

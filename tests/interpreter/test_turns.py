@@ -14,15 +14,19 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from evaluator import Evaluator, TemplateLibrary
-from evaluator.batch import run_batch_sync
+from evaluator import (
+    Evaluator,
+    HandlerConfig,
+    OpenAICompatibleBackend,
+    TaskError,
+    TaskResult,
+    TaskStore,
+    TemplateLibrary,
+    run_batch_sync,
+)
 from evaluator.cli.main import cli
-from evaluator.errors.results import TaskError, TaskResult
-from evaluator.handler.config import HandlerConfig
-from evaluator.library.bounds import bound
-from evaluator.models.openai_compatible import OpenAICompatibleBackend
+from evaluator.library import bound
 from evaluator.record.conversation import conversations
-from evaluator.record.store import TaskStore
 from evaluator.testing import Answer, HttpReply, LoopbackServer
 from evaluator.xml.write import to_xml
 

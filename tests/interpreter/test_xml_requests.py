@@ -96,7 +96,8 @@ def test_a_description_with_a_variable_is_evaluated_as_it_is_written(make_evalua
 
 
 def test_a_node_is_evaluated_as_the_same_task_in_xml(make_evaluator, scripted):
-    from evaluator.nodes import Atomic, OutputFormat, Span, Text
+    from evaluator import Span
+    from evaluator.nodes import Atomic, OutputFormat, Text
 
     script = scripted(default='["1"]')
     node = Atomic(description=Text("Add two numbers", Span()))

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
+from evaluator import GlobalIndex
 from evaluator.background import BackgroundTasks
 from evaluator.jobs.in_process import DUE_S, ConsolidationLock, ConsolidationWork
-from evaluator.memory import GlobalIndex
 
 
 @pytest.fixture

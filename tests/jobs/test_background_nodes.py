@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import TaskStore
+from evaluator import MissingExtra, TaskStore
 from evaluator.background import BackgroundTasks, NodeWork
 from evaluator.batch.engines.node_template import IDS, NodeTemplate, TemplateWork
-from evaluator.errors import MissingExtra
 from evaluator.jobs.output import read_output
 from evaluator.jobs.scripts import NodeCommand
 from evaluator.processes.supervisor import Command

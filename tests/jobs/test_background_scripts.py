@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from evaluator import RecordError
 from evaluator.background import BackgroundStore, BackgroundTasks, ScriptWork
-from evaluator.errors import RecordError
 from evaluator.jobs import scripts
 from evaluator.jobs.output import Output, StallWatch, prompt_hint, read_output
 from evaluator.jobs.tasks import End, Work

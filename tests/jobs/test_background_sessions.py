@@ -8,12 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import HandlerConfig, TaskStore
+from evaluator import HandlerConfig, SimulatedBackend, TaskStore, ToolGrant, UsageError
 from evaluator.background import BackgroundStore, BackgroundTasks, BackgroundTools, SessionWork
-from evaluator.errors import UsageError
-from evaluator.handler.config import ToolGrant
 from evaluator.interpreter.background import BACKGROUND_TOOLS
-from evaluator.models.simulated import SimulatedBackend
 from tests.jobs.test_background_store import a_dead_owner, a_task
 
 WORK = '<task name="work" type="atomic"><description>Work</description><instructions>Work</instructions></task>'

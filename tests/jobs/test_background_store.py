@@ -20,8 +20,7 @@ import pytest
 from hypothesis import settings, strategies
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule  # noqa: F401
 
-from evaluator import clock
-from evaluator.errors import RecordError, UsageError
+from evaluator import RecordError, UsageError, clock
 from evaluator.jobs.background_store import FILE_NAME, GONE, LEASE_S, BackgroundStore
 from evaluator.jobs.output import Output
 from evaluator.jobs.tasks import FINAL, TYPES, BackgroundTask, End, check_id, end_notice, new_id

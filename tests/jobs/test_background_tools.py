@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import HandlerConfig, TaskError
+from evaluator import HandlerConfig, TaskError, ToolGrant
 from evaluator.background import BackgroundStore, BackgroundTools
-from evaluator.handler.config import ToolGrant
 from evaluator.interpreter.background import BACKGROUND_TOOLS
 from evaluator.testing import Answer, LoopbackServer
 from evaluator.tools import PolicyRule

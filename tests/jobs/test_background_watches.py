@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import HandlerConfig
+from evaluator import HandlerConfig, McpServer, ToolGrant
 from evaluator.background import BackgroundTasks, BackgroundTools, WatchWork
-from evaluator.handler.config import ToolGrant
 from evaluator.interpreter.background import BACKGROUND_TOOLS
-from evaluator.tools.mcp import McpServer
 from tests.jobs.test_background_scripts import until
 from tests.leftovers import is_running
 

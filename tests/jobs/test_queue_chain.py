@@ -8,8 +8,7 @@ import os
 
 import pytest
 
-from evaluator import TaskStore, load_profiles
-from evaluator.handler.config import ToolGrant
+from evaluator import TaskStore, ToolGrant, load_profiles
 from evaluator.queue import TaskQueue
 
 XML = """

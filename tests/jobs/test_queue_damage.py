@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.errors import EvaluatorError, RecordError
+from evaluator import EvaluatorError, RecordError
 from evaluator.queue import QueueView, TaskQueue
 
 FLIPS = 400

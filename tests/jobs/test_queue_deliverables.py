@@ -8,11 +8,10 @@ import os
 
 import pytest
 
-from evaluator import load_profiles
-from evaluator.handler.config import ToolGrant
+from evaluator import ToolGrant, load_profiles
 from evaluator.queue import GraderVerifier, TaskQueue
+from evaluator.tools import builtin_tools
 from evaluator.tools.anthropic import TEXT_EDITOR, text_editor_tool
-from evaluator.tools.builtin import builtin_tools
 from evaluator.tools.tool import declared_arguments
 
 XML = """

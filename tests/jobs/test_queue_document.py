@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.errors import UsageError
+from evaluator import UsageError
 from evaluator.jobs.document import document_bytes, read_document
 from evaluator.jobs.entries import (
     STATUSES,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.errors import UsageError
+from evaluator import UsageError
 from evaluator.jobs.document import read_document
 from evaluator.queue import TaskQueue
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evaluator.errors import UsageError
+from evaluator import UsageError
 from evaluator.jobs.entries import TYPES
 from evaluator.jobs.intake import MAX_CHARS, checked_text, classify, goal_of
 

@@ -9,9 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import Evaluator, SimulatedBackend, TemplateLibrary, load_profiles
-from evaluator.errors import UsageError
-from evaluator.handler.config import ToolGrant
+from evaluator import (
+    Evaluator,
+    SimulatedBackend,
+    TemplateLibrary,
+    ToolGrant,
+    UsageError,
+    load_profiles,
+)
 from evaluator.jobs.intake import ControlWord, read_controls
 from evaluator.queue import TaskQueue
 from tests.jobs.test_queue_publication import EXAMPLE

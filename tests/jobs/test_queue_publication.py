@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.errors import UsageError
+from evaluator import UsageError
 from evaluator.jobs.archive import archive
 from evaluator.jobs.document import document_bytes, parse_entries, read_document
 from evaluator.jobs.entries import EntryOptions

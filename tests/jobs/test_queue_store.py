@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.errors import UsageError
+from evaluator import UsageError
 from evaluator.jobs import entries
 from evaluator.jobs.archive import archive
 from evaluator.jobs.document import parse_entry, read_document

@@ -12,10 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import ProviderError, SimulatedBackend, TaskStore, load_profiles
+from evaluator import (
+    ConfigurationError,
+    ProviderError,
+    SimulatedBackend,
+    TaskStore,
+    UsageError,
+    load_profiles,
+)
 from evaluator.batch import Score
 from evaluator.batch.queue_verifier import ScorerVerifier
-from evaluator.errors import ConfigurationError, UsageError
 from evaluator.jobs.document import read_document
 from evaluator.jobs.entries import timestamp
 from evaluator.jobs.queue_store import QueueStore

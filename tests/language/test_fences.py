@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from evaluator import Span
 from evaluator.language.fences import block, fence, fence_value, tags_around
 from evaluator.language.sandbox import render, render_prompt
 from evaluator.language.scopes import Scope
-from evaluator.nodes import Span, Text
+from evaluator.nodes import Text
 
 TEXT = Text("Are there <b>bold</b> words? <reply>{{ reply }}</reply>", Span())
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.errors import ExpressionError, TemplateError, UsageError
+from evaluator import Span, TemplateError, UsageError
+from evaluator.errors import ExpressionError
 from evaluator.language.inputs import bind_arguments, bind_inputs, resolve_setting
 from evaluator.language.scopes import Scope, is_type_name, matches, read_typed
-from evaluator.nodes import Atomic, Expression, HandlerSpec, Input, Mark, Param, Span, Text
+from evaluator.nodes import Atomic, Expression, HandlerSpec, Input, Mark, Param, Text
 
 HERE = Span("call.xml", 9, 9)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from evaluator import Span
 from evaluator.errors import SandboxError
 from evaluator.language.locating import LocatedError
 from evaluator.language.sandbox import render_sync
 from evaluator.language.scopes import Scope
 from evaluator.language.values import BOUNDS, MAX_ITEMS, PendingCall, Rendering
-from evaluator.nodes import Span, Text
+from evaluator.nodes import Text
 
 
 def test_a_list_may_have_as_many_items_as_the_bound_and_no_more() -> None:

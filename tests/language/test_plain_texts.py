@@ -6,12 +6,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from evaluator import Span
 from evaluator.errors import ExpressionError
 from evaluator.language import analysis, sandbox
 from evaluator.language.sandbox import evaluate_expression_sync, render_sync
 from evaluator.language.scopes import Scope
 from evaluator.language.syntax import plain_path, plain_pieces
-from evaluator.nodes import Expression, Span, Text
+from evaluator.nodes import Expression, Text
 
 SCOPE = {"a": "one", "b": {"c": 2, "d": [1, {"e": None}], "if": True}, "data": None}
 PIECES = st.sampled_from(

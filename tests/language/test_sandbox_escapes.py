@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evaluator import Span
 from evaluator.errors import ExpressionError, SandboxError
 from evaluator.language import values
 from evaluator.language.sandbox import evaluate_expression_sync, render, render_sync
 from evaluator.language.scopes import Scope
 from evaluator.language.values import Bounds
-from evaluator.nodes import Expression, Mark, Span, Text
+from evaluator.nodes import Expression, Mark, Text
 from tests.tables import each_case
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.errors import ExpressionError, ToolError
+from evaluator import Span, ToolError
+from evaluator.errors import ExpressionError
 from evaluator.language.sandbox import (
     evaluate_expression,
     evaluate_expression_sync,
@@ -17,7 +18,7 @@ from evaluator.language.sandbox import (
     render_sync,
 )
 from evaluator.language.scopes import Scope
-from evaluator.nodes import Expression, Mark, Span, Text
+from evaluator.nodes import Expression, Mark, Text
 from tests.tables import each_case
 
 VALUES: dict[str, Any] = {

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.errors import ExpressionError, UsageError
+from evaluator import Span, UsageError
+from evaluator.errors import ExpressionError
 from evaluator.language.scopes import Scope, plain
-from evaluator.nodes import Span
 
 
 class Colour(enum.StrEnum):

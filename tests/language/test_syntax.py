@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evaluator import Span
 from evaluator.errors import ExpressionError, SandboxError
 from evaluator.language.analysis import analyse, analyse_expression
 from evaluator.language.parsing import parse_expression
 from evaluator.language.references import Reference
-from evaluator.nodes import Expression, Mark, Span, Text
+from evaluator.nodes import Expression, Mark, Text
 
 
 def text(value: str) -> Text:

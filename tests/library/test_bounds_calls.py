@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from evaluator.library import TemplateLibrary, bound
+from evaluator import TemplateLibrary
+from evaluator.library import bound
 
 
 def atomic(name: str = "a", turns: str = "1", text: str = "x") -> str:

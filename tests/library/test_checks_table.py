@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evaluator.errors import Diagnostic
-from evaluator.library import TemplateLibrary
+from evaluator import Diagnostic, TemplateLibrary
 
 
 def findings(tmp_path, xml: str) -> list[Diagnostic]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.errors import TemplateError, UsageError
-from evaluator.library import TemplateLibrary, check, content, loader
+from evaluator import TemplateError, TemplateLibrary, UsageError
+from evaluator.library import check, content, loader
 from evaluator.library.files import MAX_FILE_BYTES
 from evaluator.library.reading import read_entry
 from evaluator.nodes import Atomic, Function, Sequential

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.library import TemplateLibrary, index
-from evaluator.library.matching import LOW_SCORE, LexicalRanker, Match
+from evaluator import Match, Span, TemplateLibrary
+from evaluator.library import index
+from evaluator.library.matching import LOW_SCORE, LexicalRanker
 from evaluator.nodes import (
     Atomic,
     Example,
@@ -21,7 +22,6 @@ from evaluator.nodes import (
     OutputFormat,
     Script,
     Sequential,
-    Span,
     Task,
     Text,
 )

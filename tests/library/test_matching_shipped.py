@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from evaluator.library import TemplateLibrary
-from evaluator.library.matching import LOW_SCORE, Match
+from evaluator import Match, TemplateLibrary
+from evaluator.library.matching import LOW_SCORE
 
 MINUTES = (
     "Anna opened the meeting at nine. The budget was discussed line by line. Travel had become twice as expensive. "

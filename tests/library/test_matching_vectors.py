@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from evaluator import Span
 from evaluator.library import vectors
 from evaluator.library.matching import LexicalRanker
 from evaluator.library.vectors import VectorRanker, find_vectors, load_vectors, make_ranker
-from evaluator.nodes import Atomic, Example, Span, Task, Text
+from evaluator.nodes import Atomic, Example, Task, Text
 
 np = pytest.importorskip("numpy")
 tokenizers = pytest.importorskip("tokenizers")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from evaluator import Span
 from evaluator.library.matching import find_overlaps
-from evaluator.nodes import Atomic, Span, Task, Text
+from evaluator.nodes import Atomic, Task, Text
 
 
 class Template:

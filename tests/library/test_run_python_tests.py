@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from evaluator import nodes
-from evaluator.library import TemplateLibrary
+from evaluator import TemplateLibrary, nodes
 
 ROOT = Path(__file__).parents[2]
 FENCE = "```"

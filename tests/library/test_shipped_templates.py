@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import nodes
-from evaluator.library import Template, TemplateLibrary
+from evaluator import Template, TemplateLibrary, nodes, parse_output
 from evaluator.nodes.declare import OPERATORS
 from evaluator.nodes.walk import children
-from evaluator.output import parse_output
 from tests.tables import each_case
 
 ROOT = Path(__file__).parents[2]

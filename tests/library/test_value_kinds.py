@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from evaluator import Span
 from evaluator.library.matching import LexicalRanker
 from evaluator.library.request_terms import VALUE_KINDS, kinds_in, kinds_taken
 from evaluator.library.words import words
-from evaluator.nodes import Atomic, Input, Span, Text
+from evaluator.nodes import Atomic, Input, Text
 
 SHOWN = [
     ("a table for tomorrow", {"date"}),

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from evaluator.errors import LimitReached, ProviderError
-from evaluator.errors.results import Usage
+from evaluator import ProviderError, Usage
+from evaluator.errors import LimitReached
 from evaluator.limits.call_limiter import UNUSED, CallLimiter, Permit, PlannedCall
 from evaluator.limits.rate_limiter import BatchBudget, Pace
 

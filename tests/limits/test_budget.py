@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from evaluator import Usage
 from evaluator.errors import LimitReached
-from evaluator.errors.results import Usage
 from evaluator.limits.budget import Budget
 from tests.limits.virtual_time import run
 

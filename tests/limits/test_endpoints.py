@@ -7,8 +7,8 @@ from math import inf
 
 import pytest
 
-from evaluator.errors import CallRejected, ProviderError
-from evaluator.errors.results import Usage
+from evaluator import ProviderError, Usage
+from evaluator.errors import CallRejected
 from evaluator.limits.call_limiter import PlannedCall
 from evaluator.limits.endpoints import ConcurrencyLimit, Endpoint, Pace, RateBucket
 from evaluator.limits.rate_limiter import RateLimiter

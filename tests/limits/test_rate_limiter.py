@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.errors import CallRejected, LimitReached, ProviderError
-from evaluator.errors.results import Usage
+from evaluator import ProviderError, Usage
+from evaluator.errors import CallRejected, LimitReached
 from evaluator.limits.call_limiter import UNUSED
 from evaluator.limits.endpoints import ConcurrencyLimit, Endpoint, RateBucket
 from evaluator.limits.rate_limiter import BatchBudget, Pace, RateLimiter

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.memory import GlobalIndex
+from evaluator import GlobalIndex
 
 
 @pytest.fixture

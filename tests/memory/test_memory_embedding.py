@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evaluator import GlobalIndex
 from evaluator.errors import ContextError
-from evaluator.memory import GlobalIndex
 from evaluator.memory.embedding import fuse
 
 Tree = Callable[..., Path]

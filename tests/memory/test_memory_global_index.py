@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from evaluator.errors import UsageError
-from evaluator.memory import ContextRequest, GlobalIndex, Memory, describe
-from evaluator.record.store import TaskStore
+from evaluator import GlobalIndex, Memory, TaskStore, UsageError
+from evaluator.memory import ContextRequest, describe
 
 Tree = Callable[..., Path]
 T = TypeVar("T")

@@ -10,14 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.errors import UsageError
-from evaluator.memory.index import (
-    ContextRequest,
-    InMemoryIndex,
-    Memory,
-    RelevantPath,
-    describe_path,
-)
+from evaluator import InMemoryIndex, Memory, UsageError
+from evaluator.memory import ContextRequest, RelevantPath
+from evaluator.memory.index import describe_path
 
 ENTRIES = {
     "docs/rivers/danube.md": "The Danube: length, countries, capitals",

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from evaluator.errors import ConfigurationError, ContextError
-from evaluator.memory import GlobalIndex, indexer, store
+from evaluator import ConfigurationError, GlobalIndex
+from evaluator.errors import ContextError
+from evaluator.memory import indexer, store
 
 Tree = Callable[..., Path]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from evaluator.testing.loopback import Answer, HttpReply, LoopbackServer, json_reply
+from evaluator.testing import Answer, HttpReply, LoopbackServer, json_reply
 
 _TOKENS = re.compile(r"\s*\S+|\s+\Z")
 

@@ -15,12 +15,15 @@ from urllib.request import Request, urlopen
 import pytest
 
 import evaluator
-from evaluator import models
-from evaluator.errors import ProviderError
-from evaluator.models.backend import ModelRequest, ModelResponse
-from evaluator.models.litellm_backend import LiteLLMBackend
-from evaluator.models.openai_compatible import OpenAICompatibleBackend
-from evaluator.models.simulated import SimulatedBackend
+from evaluator import (
+    LiteLLMBackend,
+    ModelRequest,
+    ModelResponse,
+    OpenAICompatibleBackend,
+    ProviderError,
+    SimulatedBackend,
+    models,
+)
 from evaluator.models.text_tools import TextToolsBackend
 from evaluator.testing import CHECKS, KEY, MODEL, Check, LoopbackServer, check_backend
 

@@ -10,8 +10,7 @@ import warnings
 import httpx
 import pytest
 
-from evaluator.errors import ProviderError
-from evaluator.models.litellm_backend import LiteLLMBackend
+from evaluator import LiteLLMBackend, ProviderError
 from evaluator.models.litellm_guard import CallGuard, ResponseRefused, load_litellm
 from evaluator.testing import KEY, HttpReply, LoopbackServer, a_request, error_reply, json_reply
 

@@ -13,11 +13,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from evaluator.errors import ConfigurationError, ProviderError
-from evaluator.models.backend import Message, ToolCall, ToolSpec
+from evaluator import (
+    ConfigurationError,
+    Message,
+    OpenAICompatibleBackend,
+    ProviderError,
+    ToolCall,
+    ToolSpec,
+)
 from evaluator.models.chat_wire import decode_json, encode_json, message_body, read_completion
 from evaluator.models.failures import failure, message_of, retry_after
-from evaluator.models.openai_compatible import OpenAICompatibleBackend
 from evaluator.models.stream import Assembly, EventParser
 from evaluator.testing import (
     KEY,

@@ -11,10 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.errors import ConfigurationError, ProviderError
-from evaluator.models.backend import Hints, Message, ModelResponse, ToolCall
+from evaluator import (
+    ConfigurationError,
+    Hints,
+    Message,
+    ModelResponse,
+    ProviderError,
+    SimulatedBackend,
+    ToolCall,
+)
 from evaluator.models.prices import estimate_tokens
-from evaluator.models.simulated import Script, SimulatedBackend
+from evaluator.models.simulated import Script
 from evaluator.models.synthesis import synthesise
 from evaluator.testing import a_request
 

@@ -12,20 +12,25 @@ from pathlib import Path
 import pytest
 
 from evaluator import (
+    Attachment,
+    CacheMark,
+    ConfigurationError,
     Evaluator,
     HandlerConfig,
+    Message,
+    ModelRequest,
     ModelResponse,
     ProviderError,
+    RecordError,
+    ResponseCache,
     SimulatedBackend,
     TaskStore,
+    ToolCall,
+    ToolSpec,
+    Usage,
 )
-from evaluator.errors import ConfigurationError, RecordError
-from evaluator.errors.results import Usage
 from evaluator.files.trust import signature
 from evaluator.models import cache_store
-from evaluator.models.attachments import Attachment
-from evaluator.models.backend import CacheMark, Message, ModelRequest, ToolCall, ToolSpec
-from evaluator.models.cache import ResponseCache
 from evaluator.models.cache_store import CacheKey
 from evaluator.testing import LoopbackServer, json_reply
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from evaluator.errors import ProviderError
+from evaluator import ProviderError
 from evaluator.models.http_client import HttpClient
 from tests.ports import silent_port
 from tests.security.certificates import Authority

@@ -9,13 +9,18 @@ from typing import Any
 
 import pytest
 
-from evaluator.errors import ProviderError
-from evaluator.models.backend import Backend, Message, ModelRequest, ModelResponse
-from evaluator.models.litellm_backend import LiteLLMBackend
-from evaluator.models.logprobs import TokenLogprob
-from evaluator.models.openai_compatible import OpenAICompatibleBackend
-from evaluator.models.simulated import SimulatedBackend
-from evaluator.testing.loopback import LoopbackServer, chunk, json_reply, stream_reply
+from evaluator import (
+    Backend,
+    LiteLLMBackend,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    OpenAICompatibleBackend,
+    ProviderError,
+    SimulatedBackend,
+    TokenLogprob,
+)
+from evaluator.testing import LoopbackServer, chunk, json_reply, stream_reply
 from tests.models.table_model import likelihood, table_server
 
 _CONTENT = [

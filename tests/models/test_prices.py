@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from evaluator.errors.results import Usage
+from evaluator import Usage
 from evaluator.models import prices
 
 

@@ -7,10 +7,17 @@ from typing import Any
 
 import pytest
 
-from evaluator import clock
-from evaluator.handler.config import HandlerConfig, PromptCache
-from evaluator.models.attachments import Attachment
-from evaluator.models.backend import CacheMark, Message, ModelRequest, ModelResponse, ToolCall
+from evaluator import (
+    Attachment,
+    CacheMark,
+    HandlerConfig,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    ToolCall,
+    clock,
+)
+from evaluator.handler.config import PromptCache
 from evaluator.models.prompt_cache import (
     LIFETIME_S,
     PromptCaches,

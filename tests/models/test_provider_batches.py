@@ -10,17 +10,24 @@ from typing import Any
 
 import pytest
 
-from evaluator import LiteLLMBackend, OpenAICompatibleBackend
-from evaluator.errors import ConfigurationError, ProviderError
+from evaluator import (
+    Attachment,
+    CacheMark,
+    ConfigurationError,
+    LiteLLMBackend,
+    Message,
+    ModelRequest,
+    OpenAICompatibleBackend,
+    ProviderError,
+    ToolCall,
+    ToolSpec,
+)
 from evaluator.models.anthropic_batches import message_request, read_message
-from evaluator.models.attachments import Attachment
-from evaluator.models.backend import CacheMark, Message, ModelRequest, ToolCall, ToolSpec
 from evaluator.models.batch_api import BatchApi
 from evaluator.models.gemini_batches import content_request, read_content
 from evaluator.models.openai_batches import OpenAIBatches
 from evaluator.models.provider_batches import ProviderBatches, batches_of
-from evaluator.testing import LoopbackServer
-from evaluator.testing.loopback import HttpReply, json_reply
+from evaluator.testing import HttpReply, LoopbackServer, json_reply
 from tests.provider_server import DAY_S, ProviderServer
 
 KEY = "sk-secret-of-the-test"

@@ -10,14 +10,19 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, TemplateLibrary
-from evaluator.errors.results import TaskError, TaskResult
-from evaluator.handler.config import HandlerConfig
-from evaluator.memory import InMemoryIndex
+from evaluator import (
+    Attachment,
+    Evaluator,
+    HandlerConfig,
+    InMemoryIndex,
+    OpenAICompatibleBackend,
+    TaskError,
+    TaskResult,
+    TaskStore,
+    TemplateLibrary,
+)
 from evaluator.models import attachments, prices
-from evaluator.models.attachments import Attachment, media_type_of
-from evaluator.models.openai_compatible import OpenAICompatibleBackend
-from evaluator.record.store import TaskStore
+from evaluator.models.attachments import media_type_of
 from evaluator.testing import Answer, LoopbackServer
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(50))

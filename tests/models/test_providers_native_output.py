@@ -9,16 +9,21 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, TemplateLibrary
-from evaluator.errors import ProviderError
-from evaluator.errors.results import TaskError, TaskResult
-from evaluator.handler.config import HandlerConfig
+from evaluator import (
+    Evaluator,
+    HandlerConfig,
+    OpenAICompatibleBackend,
+    ProviderError,
+    Span,
+    TaskError,
+    TaskResult,
+    TaskStore,
+    TemplateLibrary,
+    load_profiles,
+)
 from evaluator.handler.model_choice import ModelChooser
-from evaluator.handler.profiles import load_profiles
-from evaluator.models.openai_compatible import OpenAICompatibleBackend
 from evaluator.models.structured import is_refusal, is_strict, native_schema, response_format
-from evaluator.nodes import OutputFormat, Span
-from evaluator.record.store import TaskStore
+from evaluator.nodes import OutputFormat
 from evaluator.testing import Answer, HttpReply, LoopbackServer, error_reply
 
 N = {

@@ -10,17 +10,22 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, ProviderError, TemplateLibrary
-from evaluator.errors.results import TaskError, TaskResult
-from evaluator.handler.config import HandlerConfig
-from evaluator.models.backend import Backend
-from evaluator.models.litellm_backend import LiteLLMBackend
+from evaluator import (
+    Backend,
+    Evaluator,
+    HandlerConfig,
+    LiteLLMBackend,
+    OpenAICompatibleBackend,
+    ProviderError,
+    Recording,
+    ReplayBackend,
+    TaskError,
+    TaskResult,
+    TaskStore,
+    TemplateLibrary,
+)
 from evaluator.models.litellm_guard import load_litellm
-from evaluator.models.openai_compatible import OpenAICompatibleBackend
-from evaluator.models.replay import ReplayBackend
 from evaluator.record.json_difference import first_difference
-from evaluator.record.steps import Recording
-from evaluator.record.store import TaskStore
 from evaluator.testing import (
     KEY,
     Answer,

@@ -12,15 +12,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator import Evaluator, TemplateLibrary
-from evaluator.errors.results import TaskResult
-from evaluator.handler.config import HandlerConfig
+from evaluator import (
+    Evaluator,
+    HandlerConfig,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    SimulatedBackend,
+    TaskResult,
+    TemplateLibrary,
+    ToolCall,
+)
 from evaluator.handler.conversation import Session, SessionLog, plan_session
 from evaluator.handler.model_choice import ModelChoice
 from evaluator.limits.budget import Budget
-from evaluator.models.backend import Message, ModelRequest, ModelResponse, ToolCall
 from evaluator.models.cache_store import CacheKey
-from evaluator.models.simulated import SimulatedBackend
 from evaluator.models.text_tools import UNREADABLE, TextToolsBackend
 from evaluator.record.step_log import StepLog
 from evaluator.testing import TOOL, a_request

@@ -9,12 +9,18 @@ from typing import Any
 
 import pytest
 
-from evaluator.errors.results import Usage
+from evaluator import (
+    Attachment,
+    CacheMark,
+    LiteLLMBackend,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    ToolCall,
+    Usage,
+)
 from evaluator.models import prices
 from evaluator.models.anthropic_batches import message_request
-from evaluator.models.attachments import Attachment
-from evaluator.models.backend import CacheMark, Message, ModelRequest, ModelResponse, ToolCall
-from evaluator.models.litellm_backend import LiteLLMBackend
 from evaluator.testing import (
     KEY,
     TOOL,

@@ -14,9 +14,9 @@ from typing import ClassVar
 
 import pytest
 
-from evaluator import TaskError, TaskResult, TaskStore
-from evaluator.cli.main import main
-from evaluator.errors.results import CONDITION_MET, Outcome
+from evaluator import Outcome, Span, TaskError, TaskResult, TaskStore, TemplateLibrary
+from evaluator.cli import main
+from evaluator.errors.results import CONDITION_MET
 from evaluator.files import locations
 from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.calls import functions_in_text
@@ -27,7 +27,7 @@ from evaluator.interpreter.operators.outcomes import completed, failed
 from evaluator.interpreter.plan import planned_steps
 from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import evaluate_expression
-from evaluator.library import TemplateLibrary, bound
+from evaluator.library import bound
 from evaluator.library.calls import calls_of
 from evaluator.nodes import (
     Atomic,
@@ -37,7 +37,6 @@ from evaluator.nodes import (
     Node,
     Repeats,
     Sequential,
-    Span,
     Task,
     Text,
 )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from evaluator.output import parse_output
+from evaluator import parse_output
 from evaluator.output.reader import BlockReader
 from evaluator.output.result import MESSAGES
 from evaluator.output.strict import MAX_DEPTH, StrictScanner, Unreadable

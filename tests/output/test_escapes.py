@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.output import parse_output
+from evaluator import parse_output
 from evaluator.output.result import MESSAGES
 
 UNMEANT = [

@@ -11,7 +11,7 @@ import answers_blind_4 as fourth
 import answers_blind_5 as fifth
 import answers_blind_6 as sixth
 
-from evaluator.output import parse_output
+from evaluator import parse_output
 from tests.tables import each_case
 
 NOT_READ = (

@@ -7,9 +7,8 @@ import sys
 
 import pytest
 
-from evaluator.errors import UsageError
+from evaluator import UsageError, parse_output
 from evaluator.language.scopes import describe, matches, read_typed
-from evaluator.output import parse_output
 
 
 def test_xml_is_read_as_elements() -> None:

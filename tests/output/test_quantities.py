@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from evaluator.output import parse_output
+from evaluator import parse_output
 
 FIELD = {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}
 

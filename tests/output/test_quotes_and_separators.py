@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from evaluator.output import parse_output
+from evaluator import parse_output
 
 SURPLUS: list[tuple[str, Any]] = [
     ('{"name": "Ada", ""age": 36}', {"name": "Ada", "age": 36}),

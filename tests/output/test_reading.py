@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from evaluator.output import parse_output
+from evaluator import parse_output
 from tests.tables import each_case
 
 SOUND: list[tuple[str, Any]] = [

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from evaluator.output import ParsedOutput, parse_output
+from evaluator import ParsedOutput, parse_output
 from evaluator.output import fast_check as fast_module
 from evaluator.output import validator as validator_module
 from evaluator.output.fast_check import fast_check, identity_of

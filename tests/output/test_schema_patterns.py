@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator, Draft201909Validator, Draft202012Validator
 
-from evaluator.output import parse_output
+from evaluator import parse_output
 from evaluator.output.schema import NotChecked, compile_schema
 from evaluator.output.validator import Watch, bounded, first_errors, undrafted
 from evaluator.patterns import BadPattern, compile_as_re

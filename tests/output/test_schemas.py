@@ -12,7 +12,7 @@ from typing import Any
 import pydantic
 import pytest
 
-from evaluator.output import parse_output
+from evaluator import parse_output
 from evaluator.output.schema import schema_imports
 from tests.tables import each_case
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.errors import ConfigurationError, ToolError, UsageError
-from evaluator.processes.sandboxes import KINDS, Sandbox
+from evaluator import ConfigurationError, Sandbox, ToolError, UsageError
+from evaluator.processes.sandboxes import KINDS
 from evaluator.processes.scripts import SandboxTrials, ScriptResult, try_sandbox
 from evaluator.processes.shell import Shell
 from evaluator.tools import run_script

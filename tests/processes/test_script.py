@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.errors import ToolError
+from evaluator import ToolError
 from evaluator.processes import supervisor
 from evaluator.tools import ScriptResult, run_script
 from tests.leftovers import descriptors, is_running

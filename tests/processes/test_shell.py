@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.errors import ToolError
+from evaluator import ToolError
 from evaluator.processes import supervisor
 from evaluator.processes.shell import Shell
 from evaluator.tools import CallbackAsker, FileAccess, ToolContext, ToolRegistry

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.errors import RecordError
+from evaluator import RecordError, TaskStore
 from evaluator.record import blobs
 from evaluator.record.journal import Sync
 from evaluator.record.step_log import StepLog
-from evaluator.record.store import TaskStore
 
 DATA = bytes(range(256)) * 40
 DIGEST = hashlib.sha256(DATA).hexdigest()

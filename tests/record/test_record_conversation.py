@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator import ReplayBackend, TaskStore
-from evaluator.errors import EvaluatorError, ProviderError, UsageError
-from evaluator.models.backend import Message, ModelRequest, ToolCall
+from evaluator import (
+    EvaluatorError,
+    Message,
+    ModelRequest,
+    ProviderError,
+    Recording,
+    ReplayBackend,
+    TaskStore,
+    ToolCall,
+    UsageError,
+)
 from evaluator.record.conversation import (
     RecordedConversation,
     answered_steps,
@@ -19,7 +27,7 @@ from evaluator.record.conversation import (
     messages_of,
 )
 from evaluator.record.other_writers import read_other
-from evaluator.record.steps import Recording, Step, StepEnd, StepKind, StepStart
+from evaluator.record.steps import Step, StepEnd, StepKind, StepStart
 
 CALL = {"id": "c1", "name": "look", "arguments": '{"at": 1}'}
 HELLO = {"role": "user", "content": "hello"}

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from evaluator.errors import CorruptRecord, RecordError, UsageError
+from evaluator import CorruptRecord, RecordError, Recording, UsageError
 from evaluator.files.trust import signing_key
 from evaluator.record.encoding import (
     STATUS_HINTS,
@@ -31,7 +31,6 @@ from evaluator.record.redact import Redactor
 from evaluator.record.steps import (
     FixedPart,
     Header,
-    Recording,
     Resumption,
     Step,
     StepEnd,

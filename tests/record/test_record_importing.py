@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from test_record_other_writers import ABORTED, NAMED, RETRIED
 
-from evaluator.errors import UsageError
+from evaluator import TaskStore, UsageError
 from evaluator.record.importing import import_files
 from evaluator.record.redact import Redactor
-from evaluator.record.store import TaskStore
 from evaluator.record.task_lists import TaskLists
 
 

@@ -18,8 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import disk
-from evaluator.errors import RecordError, UsageError
+from evaluator import RecordError, TaskStore, UsageError, disk
 from evaluator.record import journal as journal_module
 from evaluator.record.grammar import decode
 from evaluator.record.journal import SYNC_POLICIES, Journal
@@ -27,7 +26,6 @@ from evaluator.record.recorded_steps import SharedRunState
 from evaluator.record.redact import Redactor
 from evaluator.record.step_log import StepLog
 from evaluator.record.steps import StepEnd, StepStart, Summary
-from evaluator.record.store import TaskStore
 
 DONE = Summary("completed", 1, 0, 0.5, None, {"status": "COMPLETE"})
 

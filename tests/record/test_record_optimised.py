@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from evaluator import TaskStore
 from evaluator.record.steps import StepEnd, StepStart, Summary
-from evaluator.record.store import TaskStore
 from evaluator.record.task_lists import TaskLists
 
 # Reads, lists and resumes every file, and prints how each attempt ended.

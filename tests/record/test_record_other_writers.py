@@ -8,7 +8,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from evaluator.errors import CorruptRecord
+from evaluator import CorruptRecord
 from evaluator.record.grammar import decode
 from evaluator.record.other_writers import read_other
 from evaluator.record.render import render_text

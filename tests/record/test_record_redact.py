@@ -15,9 +15,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from evaluator import TaskStore
 from evaluator.record.redact import Redactor
 from evaluator.record.steps import StepEnd, StepStart, Summary
-from evaluator.record.store import TaskStore
 from tests.tables import each_case
 
 # Put together here, so that no scanner takes this file for a leak.

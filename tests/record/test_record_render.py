@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evaluator import Recording, TaskStore
 from evaluator.errors.messages import visible
 from evaluator.record.conversation import conversations
 from evaluator.record.render import cost_text, render_messages, render_text, tokens_text
-from evaluator.record.steps import Header, Recording, Step, StepEnd, StepKind, StepStart, Summary
-from evaluator.record.store import TaskStore
+from evaluator.record.steps import Header, Step, StepEnd, StepKind, StepStart, Summary
 from evaluator.record.tree import MAX_DEPTH, TaskNode, read_tree, render_tree
 
 FAILED = Step(

@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.errors import UsageError
+from evaluator import TaskStore, TaskSummary, UsageError
 from evaluator.record.search import TaskFilter, created_at, find, read_time
 from evaluator.record.steps import Header, Summary
-from evaluator.record.store import TaskStore
-from evaluator.record.task_folder import TaskSummary
 
 NOW = datetime(2026, 3, 10, 12, 0, tzinfo=UTC)
 

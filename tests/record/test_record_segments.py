@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import clock, disk
-from evaluator.errors import RecordError, RecordNotWritten, TaskBusy, TaskNotBegun
+from evaluator import RecordError, TaskBusy, TaskStore, clock, disk
+from evaluator.errors import RecordNotWritten, TaskNotBegun
 from evaluator.record import segment_writer
 from evaluator.record.entries import FixedValue
 from evaluator.record.journal import Journal
@@ -22,7 +22,6 @@ from evaluator.record.redact import Redactor
 from evaluator.record.segment_writer import Segment
 from evaluator.record.segments import SegmentIndex
 from evaluator.record.steps import StepEnd, StepStart, Summary
-from evaluator.record.store import TaskStore
 
 TEXT = "```\n## Step 9: fake <!-- end 9 1 0 0 -->\n<!-- completed 1 0 00000000 00000000 -->\n"
 

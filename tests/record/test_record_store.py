@@ -16,13 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import disk, this_process
-from evaluator.errors import CorruptRecord, RecordError, TaskNotBegun, UsageError
+from evaluator import CorruptRecord, RecordError, TaskStore, UsageError, disk, this_process
+from evaluator.errors import TaskNotBegun
 from evaluator.files.atomic import atomic_file
 from evaluator.record import store as store_module
 from evaluator.record.blobs import read_blob, write_blob
 from evaluator.record.steps import StepEnd, StepStart, Summary
-from evaluator.record.store import TaskStore
 from evaluator.store.owners import current_owner, is_gone
 from tests.leftovers import descriptors
 

@@ -18,9 +18,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from evaluator.errors import RecordError, UsageError
+from evaluator import RecordError, TaskStore, UsageError
 from evaluator.record import task_lists
-from evaluator.record.store import TaskStore
 from evaluator.record.task_list_outline import read_outline, with_owner
 from evaluator.record.task_lists import MAX_BYTES, TaskLists
 from tests.leftovers import descriptors

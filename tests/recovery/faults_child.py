@@ -38,7 +38,7 @@ MODULES = (
 
 
 def _run(job: dict[str, Any], report: int) -> None:
-    from evaluator.cli.main import main
+    from evaluator.cli import main
 
     os.chdir(job["folder"])
     os.environ["EVALUATOR_TRUST"] = job["folder"]

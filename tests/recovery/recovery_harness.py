@@ -20,9 +20,9 @@ from typing import Any, Self
 
 from recovery_cases import BY_NAME, NOTES, Case, hash_of, reply_to
 
-from evaluator import TaskStore
+from evaluator import Recording, TaskStore
 from evaluator.record import grammar
-from evaluator.record.steps import Recording, Step
+from evaluator.record.steps import Step
 
 HERE = Path(__file__).parent
 # The number of the effect that writes a task's header. Those before it make the folder and the file, for any task.

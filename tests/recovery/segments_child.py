@@ -16,10 +16,17 @@ from typing import Any
 
 from recovery_child import Effects, settle
 
-from evaluator import Evaluator, SimulatedBackend, TemplateLibrary, disk, run_batch
+from evaluator import (
+    Evaluator,
+    ProviderError,
+    RecordError,
+    SimulatedBackend,
+    TaskStore,
+    TemplateLibrary,
+    disk,
+    run_batch,
+)
 from evaluator.batch import open_batch
-from evaluator.errors import ProviderError, RecordError
-from evaluator.record.store import TaskStore
 
 LIBRARY = """<library>
   <task name="ask"><description>Answer.</description><inputs><input name="what"/></inputs>

@@ -16,11 +16,17 @@ from recovery_cases import BY_NAME, COMPOSITE, Case, hash_of, reply_to
 from recovery_child import evaluator_for
 from recovery_harness import HEADER, Lab, files_of, recordings, result_of, snapshot
 
-from evaluator import CorruptRecord, ModelRequest, ModelResponse, ProviderError, TaskError
+from evaluator import (
+    CorruptRecord,
+    ModelRequest,
+    ModelResponse,
+    ProviderError,
+    Recording,
+    TaskError,
+)
 from evaluator.errors import TaskNotBegun
 from evaluator.models.chat_wire import read_completion, request_body
 from evaluator.record import encoding, grammar
-from evaluator.record.steps import Recording
 
 SMALL = BY_NAME["atomic with read_file"]
 NESTED = BY_NAME["subtask in a subtask"]

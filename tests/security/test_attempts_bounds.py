@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
+from evaluator import TemplateLibrary
 from evaluator.interpreter.plan import planned_steps
-from evaluator.library import TemplateLibrary
 from evaluator.library.bounds import MAX_LINES, CallCounter
 
 BACKSLASHES = "\\a"

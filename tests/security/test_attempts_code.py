@@ -17,13 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import Evaluator, TemplateLibrary
+from evaluator import ConfigurationError, Evaluator, TaskError, TemplateLibrary
 from evaluator.batch import definition as definition_module
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.permissions import read_with_claims
-from evaluator.cli.main import main
-from evaluator.errors import ConfigurationError
-from evaluator.errors.results import TaskError
+from evaluator.cli import main
 from evaluator.files import project_code
 from evaluator.files.project_code import CodeGuard, code_files, import_place
 from evaluator.files.trust import allow

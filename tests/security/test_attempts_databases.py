@@ -14,13 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import ResponseCache
+from evaluator import (
+    EvaluatorError,
+    GlobalIndex,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    ResponseCache,
+)
 from evaluator.background import BackgroundStore
-from evaluator.errors import EvaluatorError
 from evaluator.jobs.background_store import FILE_NAME as BACKGROUND
 from evaluator.jobs.queue_store import QueueStore
-from evaluator.memory import GlobalIndex
-from evaluator.models.backend import Message, ModelRequest, ModelResponse
 from evaluator.models.cache_store import CacheKey
 from evaluator.queue import TaskQueue
 

@@ -18,10 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.errors import ConfigurationError
+from evaluator import ConfigurationError, OpenAICompatibleBackend
 from evaluator.models.key_transport import proxy_of
-from evaluator.models.openai_compatible import OpenAICompatibleBackend
-from evaluator.testing.loopback import LoopbackServer, json_reply
+from evaluator.testing import LoopbackServer, json_reply
 from tests.security.certificates import Authority
 
 MODEL = "anthropic/claude-sonnet-4-5"

@@ -11,9 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from evaluator import SimulatedBackend
-from evaluator.batch import run_batch_sync
-from evaluator.cli.main import main
+from evaluator import SimulatedBackend, run_batch_sync
+from evaluator.cli import main
 from tests.viewer.site import assert_harmless, page
 
 QUIZ = (

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import Evaluator, SimulatedBackend, TemplateLibrary
-from evaluator.errors.results import TaskError, TaskResult
+from evaluator import Evaluator, SimulatedBackend, TaskError, TaskResult, TemplateLibrary
 from evaluator.interpreter.preflight import check_surroundings
 
 SCHEMA = {"type": "object", "description": "SECRET"}

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.batch import folder as batch_folder
-from evaluator.cli.main import main
+from evaluator.cli import main
 from tests.viewer.site import Site, visit
 
 QUIZ = (

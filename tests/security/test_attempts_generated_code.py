@@ -10,10 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import Evaluator, SimulatedBackend, TemplateLibrary
+from evaluator import (
+    Evaluator,
+    SimulatedBackend,
+    TaskError,
+    TaskResult,
+    TemplateLibrary,
+    run_batch_sync,
+)
 from evaluator.batch import read_definition
-from evaluator.batch.run import run_batch_sync
-from evaluator.errors.results import TaskError, TaskResult
 from tests.sandboxes import require_bubblewrap
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "generated_code"

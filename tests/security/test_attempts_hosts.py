@@ -12,14 +12,21 @@ from pathlib import Path
 import httpx
 import pytest
 
-from evaluator import ConfigurationError, Evaluator, HandlerConfig, TemplateLibrary
-from evaluator.errors.results import TaskError, TaskResult
+from evaluator import (
+    ConfigurationError,
+    Evaluator,
+    HandlerConfig,
+    LiteLLMBackend,
+    McpServer,
+    OpenAICompatibleBackend,
+    TaskError,
+    TaskResult,
+    TemplateLibrary,
+)
 from evaluator.handler.model_choice import ModelChooser
-from evaluator.models.litellm_backend import LiteLLMBackend
 from evaluator.models.litellm_guard import CallGuard, ResponseRefused
-from evaluator.models.openai_compatible import OpenAICompatibleBackend
-from evaluator.testing.loopback import LoopbackServer
-from evaluator.tools.mcp.servers import McpHeader, McpServer
+from evaluator.testing import LoopbackServer
+from evaluator.tools.mcp.servers import McpHeader
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from evaluator import Sandbox
 from evaluator.processes import seccomp
-from evaluator.processes.sandboxes import Sandbox, system_folders
+from evaluator.processes.sandboxes import system_folders
 from evaluator.processes.scripts import run_script
 from tests.sandboxes import require_bubblewrap
 

@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 
-from evaluator import ConfigurationError, ToolError
-from evaluator.models.backend import Message, ModelRequest, ModelResponse, ToolSpec
-from evaluator.tools import CallbackAsker, FileAccess, ToolContext, ToolRegistry
-from evaluator.tools.builtin import builtin_tools
+from evaluator import ConfigurationError, Message, ModelRequest, ModelResponse, ToolError, ToolSpec
+from evaluator.tools import CallbackAsker, FileAccess, ToolContext, ToolRegistry, builtin_tools
 from evaluator.tools.mcp import connection as mcp_connection
 from evaluator.tools.mcp import transport as mcp_process
 from evaluator.tools.mcp.content import MAX_IMAGES, answer_of_result, listing_of
@@ -193,7 +191,7 @@ class Tool:
 
 
 def server() -> Any:
-    from evaluator.tools.mcp import McpServer
+    from evaluator import McpServer
 
     return McpServer(name="m", command="true")
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from evaluator import run_batch
+from evaluator import ModelResponse, ToolCall, run_batch
 from evaluator.errors.messages import visible
 from evaluator.handler.otel import CAPTURE
-from evaluator.models.backend import ModelResponse, ToolCall
 from tests.conftest import MakeEvaluator
 from tests.test_otel import Traced
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from evaluator import SimulatedBackend
-from evaluator.batch import BatchResult, Selection, run_batch_sync
+from evaluator import BatchResult, SimulatedBackend, UsageError, run_batch_sync
+from evaluator.batch import Selection
 from evaluator.batch.rows.object_rows import RowError
 from evaluator.batch.scorers import text_scorers
-from evaluator.errors import UsageError
 
 QUIZ = (
     '<task name="quiz" type="atomic"><description>Answer a quiz question</description>'

@@ -21,17 +21,17 @@ from evaluator import (
     Evaluator,
     HandlerConfig,
     SimulatedBackend,
+    TaskError,
     TemplateLibrary,
     load_profiles,
 )
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.permissions import claims_of_manifest, read_with_claims, sign
-from evaluator.cli.main import main
-from evaluator.errors.results import TaskError
+from evaluator.cli import main
 from evaluator.files import trust
 from evaluator.files.locations import shipped
 from evaluator.handler.profiles import files_of_profiles, profile_named
-from evaluator.testing.loopback import LoopbackServer
+from evaluator.testing import LoopbackServer
 from evaluator.tools import FileAccess, builtin_tools
 from evaluator.tools.controls import OF_TASK_TOOLS, controls_of
 

@@ -19,10 +19,20 @@ from zlib import crc32
 
 import pytest
 
-from evaluator import Evaluator, HandlerConfig, ResponseCache, SimulatedBackend, TemplateLibrary
-from evaluator.batch.work import Worker
-from evaluator.errors.results import TaskError, TaskResult, Usage
-from evaluator.models.backend import Message, ModelRequest, ModelResponse
+from evaluator import (
+    Evaluator,
+    HandlerConfig,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    ResponseCache,
+    SimulatedBackend,
+    TaskError,
+    TaskResult,
+    TemplateLibrary,
+    Usage,
+)
+from evaluator.batch import Worker
 from evaluator.models.cache_store import CacheKey
 from evaluator.record.encoding import RULE, STATUS_HINTS
 from evaluator.record.steps import Header
@@ -398,7 +408,7 @@ def test_pickles_come_from_processes_of_the_batch_and_never_from_files() -> None
 
 def test_a_folder_of_a_batch_holds_no_pickle(project: Path) -> None:
     """A pickle begins with the bytes of its protocol; every file of the folder is read."""
-    from evaluator.batch import run_batch_sync
+    from evaluator import run_batch_sync
 
     runner = Evaluator(library(), CONFIG, backend=SimulatedBackend(), tasks_dir=None)
     rows = [{"word": "a"}, {"word": "b"}]

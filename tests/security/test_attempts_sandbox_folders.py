@@ -16,10 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import ToolError
-from evaluator.handler.config import HandlerConfig
+from evaluator import HandlerConfig, Sandbox, ToolError
 from evaluator.handler.profiles import names_of
-from evaluator.processes.sandboxes import Sandbox
 from evaluator.processes.script_folders import (
     ReservedNames,
     TemporaryFolder,

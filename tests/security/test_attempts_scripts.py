@@ -25,12 +25,13 @@ from evaluator import (
     HandlerConfig,
     Sandbox,
     SimulatedBackend,
+    TaskError,
+    TaskResult,
     TemplateError,
     TemplateLibrary,
     UsageError,
 )
 from evaluator.batch import read_definition
-from evaluator.errors.results import TaskError, TaskResult
 from evaluator.processes import supervisor
 from tests.sandboxes import require_bubblewrap
 

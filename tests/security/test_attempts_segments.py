@@ -11,11 +11,10 @@ from zlib import crc32
 
 import pytest
 
-from evaluator.errors import RecordError
+from evaluator import RecordError, TaskStore
 from evaluator.record.segment_writer import Segment
 from evaluator.record.segments import frame_head
 from evaluator.record.steps import StepStart
-from evaluator.record.store import TaskStore
 from tests.conftest import MakeEvaluator
 
 SAY = (

@@ -19,17 +19,20 @@ from evaluator import (
     Evaluator,
     HandlerConfig,
     InMemoryIndex,
+    ModelRequest,
+    ModelResponse,
     SimulatedBackend,
     TaskError,
     TaskResult,
     TemplateLibrary,
+    Tool,
+    ToolGrant,
+    Usage,
     load_profiles,
+    tool,
 )
-from evaluator.errors.results import Usage
-from evaluator.handler.config import ToolGrant
-from evaluator.models.backend import ModelRequest, ModelResponse
 from evaluator.testing import Answer, LoopbackServer
-from evaluator.tools import CallbackAsker, PolicyRule, Tool, tool
+from evaluator.tools import CallbackAsker, PolicyRule
 
 SECRET = "TOP-SECRET-7"
 BOSS_TOOLS = ("subtask", "evaluation_request", "read_file")

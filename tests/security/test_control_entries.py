@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import Evaluator, SimulatedBackend
-from evaluator.batch import BatchResult, batch_status, open_batch, run_batch_sync
+from evaluator import BatchResult, Evaluator, RecordError, SimulatedBackend, run_batch_sync
+from evaluator.batch import batch_status, open_batch
 from evaluator.batch.control import CONTROL, ControlLog
-from evaluator.errors import RecordError
 from tests.batch.conftest import QUIZ, ROWS
 from tests.conftest import MakeEvaluator
 

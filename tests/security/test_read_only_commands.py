@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.background import BackgroundStore, BackgroundTask
-from evaluator.cli.main import main
+from evaluator.cli import main
 from evaluator.jobs.background_store import TASK
 from evaluator.jobs.queue_store import QueueStore
 from evaluator.jobs.queue_tables import ENTRY
@@ -27,7 +27,7 @@ from evaluator.queue import TaskQueue
 from evaluator.store import database
 from evaluator.store.owners import current_owner, owner_text
 from evaluator.store.rows import Table
-from evaluator.testing.loopback import Answer, LoopbackServer
+from evaluator.testing import Answer, LoopbackServer
 from tests.viewer.site import Site, visit
 
 TASKS = """<library>

@@ -10,14 +10,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from evaluator import Evaluator, run_batch
+from evaluator import Evaluator, RecordError, TaskStore, run_batch
+from evaluator.batch import merge_shards, open_batch
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.identity import is_sealed
-from evaluator.batch.merge import merge_shards
-from evaluator.batch.reading import open_batch
 from evaluator.batch.work import sample_label
-from evaluator.errors import BatchDamaged, RecordError
-from evaluator.record.store import TaskStore
+from evaluator.errors import BatchDamaged
 from tests.simulation.schedule import Plan, Process, Schedule, Violation, folder, live
 from tests.simulation.simulated_disk import MARK, SimulatedDisk
 from tests.simulation.workload import BATCH, World

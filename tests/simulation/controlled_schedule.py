@@ -7,9 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from evaluator import Evaluator, clock
-from evaluator.batch.control import control_batch
-from evaluator.errors import EvaluatorError
+from evaluator import Evaluator, EvaluatorError, clock
+from evaluator.batch import control_batch
 from tests.simulation.batch_schedule import act
 from tests.simulation.schedule import Plan, Violation
 from tests.simulation.waves_schedule import WavesSchedule

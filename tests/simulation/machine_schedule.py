@@ -10,8 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from evaluator.errors import EvaluatorError, RecordError
-from evaluator.record.store import TaskStore
+from evaluator import EvaluatorError, RecordError, TaskStore
 from tests.simulation.machine import Machine, SimulatedProcess
 from tests.simulation.schedule import Plan, Report, Schedule, Violation, marks_of
 from tests.simulation.simulated_disk import DISK_FAILS, DISK_FULL, Loss

@@ -8,15 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from evaluator import clock, disk
+from evaluator import RecordError, ResponseCache, TaskStore, clock, disk
+from evaluator.batch import Worker, run_session
 from evaluator.batch import folder as batch_folder
-from evaluator.batch import run_session
 from evaluator.batch.engines import pool
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.submissions import Submissions
 from evaluator.batch.wave_log import WaveLog
-from evaluator.batch.work import Worker
-from evaluator.errors import RecordError, TaskNotBegun
+from evaluator.errors import TaskNotBegun
 from evaluator.files.atomic import write_atomic
 from evaluator.jobs import deliverables, dispatch, publication
 from evaluator.jobs.attempt_runs import AttemptRuns
@@ -24,13 +23,11 @@ from evaluator.jobs.background_store import _NOTICE, BackgroundStore
 from evaluator.jobs.importing import Imported
 from evaluator.jobs.queue_store import QueueStore
 from evaluator.jobs.store import JobStore
-from evaluator.models.cache import ResponseCache
 from evaluator.record.journal import Journal
 from evaluator.record.recorded_steps import SharedRunState
 from evaluator.record.segment_writer import Segment
 from evaluator.record.segments import Segments
 from evaluator.record.step_log import StepLog
-from evaluator.record.store import TaskStore
 from evaluator.store import leases
 from evaluator.store.database import transaction
 from tests.simulation.schedule import plan_of, run, warm

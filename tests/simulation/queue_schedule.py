@@ -12,8 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from evaluator import disk
-from evaluator.errors import UsageError
+from evaluator import UsageError, disk
 from evaluator.jobs.document import read_document
 from evaluator.jobs.entries import QueueEntry
 from evaluator.jobs.publication import CONFLICT

@@ -18,10 +18,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from evaluator import Evaluator
-from evaluator.errors import CorruptRecord, EvaluatorError, RecordError, RecordNotWritten
-from evaluator.record.steps import Recording
-from evaluator.record.store import TaskStore
+from evaluator import CorruptRecord, Evaluator, EvaluatorError, RecordError, Recording, TaskStore
+from evaluator.errors import RecordNotWritten
 from tests.simulation.effects import JUMPS_S, Identity, boot_of, effects
 from tests.simulation.generated import NAME as GENERATED
 from tests.simulation.generated import name_of

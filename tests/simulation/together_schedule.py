@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from evaluator.batch.control import batch_status, control_batch
-from evaluator.batch.merge import merge_shards
-from evaluator.errors import EvaluatorError
+from evaluator import EvaluatorError
+from evaluator.batch import batch_status, control_batch, merge_shards
 from evaluator.models import cache_store
 from evaluator.store import database
 from tests.simulation import batch_schedule

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator import disk
-from evaluator.errors import RecordError
+from evaluator import RecordError, disk
 from evaluator.store import columns
 from evaluator.store.columns import Column, Interner, Records, Spool
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from evaluator import disk
-from evaluator.errors import ConfigurationError, ContextError
+from evaluator import ConfigurationError, disk
+from evaluator.errors import ContextError
 from evaluator.memory import store
 from evaluator.models import cache_store
 from evaluator.store import database

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.errors import ConfigurationError
+from evaluator import ConfigurationError
 from evaluator.store.rows import DamagedRow, Table
 
 TABLE = Table("thing", "things", ("id", "name", "size"), name_of=lambda id: f"the thing {id}")

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from evaluator import ConfigurationError, ToolError
+from evaluator import ConfigurationError, McpServer, ToolError
 from evaluator.tools import FileAccess, ToolContext, ToolOutcome, ToolRegistry
-from evaluator.tools.mcp import McpHeader, McpServer
+from evaluator.tools.mcp import McpHeader
 from evaluator.tools.mcp.connections import McpConnections
 from tests.patience import with_enough_time
 from tests.ports import silent_port

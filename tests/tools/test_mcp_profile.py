@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator import ConfigurationError, HandlerConfig, MissingExtra, load_profiles
+from evaluator import ConfigurationError, HandlerConfig, McpServer, MissingExtra, load_profiles
 from evaluator.handler.profiles import profile_named
-from evaluator.tools.mcp import McpHeader, McpServer
+from evaluator.tools.mcp import McpHeader
 from evaluator.tools.mcp.connections import McpConnections
 from evaluator.tools.mcp.servers import offered_name, server_of_tool, split_resource
 

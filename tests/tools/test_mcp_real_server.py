@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from evaluator import McpServer
 from evaluator.tools import FileAccess, PolicyRule, ToolContext, ToolRegistry
-from evaluator.tools.mcp import McpServer
 from evaluator.tools.mcp.connections import McpConnections
 
 pytest.importorskip("mcp_server_time", reason="the package mcp-server-time is not installed")

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from evaluator import ConfigurationError, ToolError
+from evaluator import ConfigurationError, McpServer, ToolError
 from evaluator.tools import (
     CallbackAsker,
     FileAccess,
@@ -32,7 +32,6 @@ from evaluator.tools import (
     ToolOutcome,
     ToolRegistry,
 )
-from evaluator.tools.mcp import McpServer
 from evaluator.tools.mcp.connections import MAX_RESTARTS, McpConnections
 from evaluator.tools.mcp.content import answer_of_result
 from tests.patience import with_enough_time

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.errors import ToolError
+from evaluator import ToolError
 from evaluator.tools import FileAsker
 
 ANSWERER = """

@@ -11,10 +11,15 @@ from pkgutil import iter_modules
 
 import pytest
 
-from evaluator import tools
-from evaluator.errors import ToolError
-from evaluator.tools import CallbackAsker, FileAccess, TerminalAsker, ToolContext, builtin_tools
-from evaluator.tools.decorator import FunctionTool
+from evaluator import ToolError, tools
+from evaluator.tools import (
+    CallbackAsker,
+    FileAccess,
+    FunctionTool,
+    TerminalAsker,
+    ToolContext,
+    builtin_tools,
+)
 from evaluator.tools.tool import declared_arguments
 
 

@@ -19,9 +19,16 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, SimulatedBackend, TaskError, TemplateLibrary
-from evaluator.errors import ConfigurationError, ToolError
-from evaluator.handler.config import HandlerConfig, read_profile
+from evaluator import (
+    ConfigurationError,
+    Evaluator,
+    HandlerConfig,
+    SimulatedBackend,
+    TaskError,
+    TemplateLibrary,
+    ToolError,
+)
+from evaluator.handler.config import read_profile
 from evaluator.tools import FileAccess, PolicyRule, ToolContext, ToolOutcome, ToolRegistry
 from evaluator.tools.computer import computer_tool
 from evaluator.tools.x_display import _KEYS, XDisplay, chords  # pyright: ignore[reportPrivateUsage]

@@ -18,8 +18,8 @@ from typing_extensions import (
     TypedDict,
 )  # that of typing only since Python 3.12, as pydantic wants it
 
-from evaluator.errors import UsageError
-from evaluator.tools import FileAccess, ToolContext, ToolRegistry, tool
+from evaluator import UsageError, tool
+from evaluator.tools import FileAccess, ToolContext, ToolRegistry
 
 
 class Color(Enum):

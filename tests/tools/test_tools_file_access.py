@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from evaluator.errors import ToolError, UsageError
+from evaluator import ToolError, UsageError
 from evaluator.files import open_below, roots
 from evaluator.tools import FileAccess, FolderEntry, file_access
 from tests.leftovers import descriptors

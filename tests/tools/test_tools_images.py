@@ -12,29 +12,30 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, TemplateLibrary
-from evaluator.errors.results import TaskError, TaskResult
-from evaluator.handler.config import HandlerConfig
-from evaluator.models import attachments, prices
-from evaluator.models.attachments import Attachment
-from evaluator.models.backend import Backend, CacheMark, Message, ToolCall
-from evaluator.models.chat_wire import message_bodies
-from evaluator.models.litellm_backend import LiteLLMBackend
-from evaluator.models.openai_compatible import OpenAICompatibleBackend
-from evaluator.models.replay import ReplayBackend
-from evaluator.record.conversation import conversations
-from evaluator.record.render import render_messages
-from evaluator.record.store import TaskStore
-from evaluator.testing import KEY, Answer, HttpReply, LoopbackServer, error_reply, json_reply
-from evaluator.tools import (
-    FileAccess,
+from evaluator import (
+    Attachment,
+    Backend,
+    CacheMark,
+    Evaluator,
+    HandlerConfig,
+    LiteLLMBackend,
+    Message,
+    OpenAICompatibleBackend,
+    ReplayBackend,
+    TaskError,
+    TaskResult,
+    TaskStore,
+    TemplateLibrary,
     Tool,
-    ToolAnswer,
-    ToolContext,
-    ToolOutcome,
-    ToolRegistry,
+    ToolCall,
     tool,
 )
+from evaluator.models import attachments, prices
+from evaluator.models.chat_wire import message_bodies
+from evaluator.record.conversation import conversations
+from evaluator.record.render import render_messages
+from evaluator.testing import KEY, Answer, HttpReply, LoopbackServer, error_reply, json_reply
+from evaluator.tools import FileAccess, ToolAnswer, ToolContext, ToolOutcome, ToolRegistry
 from evaluator.tools.computer import computer_tool
 from evaluator.tools.x_display import XDisplay
 
@@ -195,7 +196,7 @@ TALK = (
 def ask_litellm(
     model: str, reply: HttpReply, messages: tuple[Message, ...], **fields: Any
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    from evaluator.models.backend import ModelRequest
+    from evaluator import ModelRequest
 
     async def go(address: str) -> None:
         backend = LiteLLMBackend(base_url=address, api_key=KEY)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from evaluator.errors import RecordError
+from evaluator import RecordError, Tool
 from evaluator.files.locations import shipped
 from evaluator.record.task_lists import MAX_BYTES, TaskLists
-from evaluator.tools import FileAccess, Tool, ToolContext, ToolOutcome, ToolRegistry
+from evaluator.tools import FileAccess, ToolContext, ToolOutcome, ToolRegistry
 from evaluator.tools.manage_task import RunAccess, manage_task_tool
 
 PLAN = "# Plan\n\n## [PLANNER] Think\n\n- [ ] think\n\n## [WORKER] Do\n\n- [ ] do\n"

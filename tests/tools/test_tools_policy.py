@@ -5,14 +5,12 @@ import json
 
 import pytest
 
-from evaluator.errors import ConfigurationError, ToolError
+from evaluator import ConfigurationError, Tool, ToolError, ToolSpec
 from evaluator.files.roots import Roots
-from evaluator.models.backend import ToolSpec
 from evaluator.tools import (
     CallbackAsker,
     FileAccess,
     PolicyRule,
-    Tool,
     ToolContext,
     ToolRegistry,
     builtin_tools,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.errors import ConfigurationError, LimitReached, ToolError
-from evaluator.models.backend import ToolSpec
-from evaluator.tools import CallbackAsker, FileAccess, Tool, ToolContext, ToolRegistry, tool
+from evaluator import ConfigurationError, Tool, ToolError, ToolSpec, tool
+from evaluator.errors import LimitReached
+from evaluator.tools import CallbackAsker, FileAccess, ToolContext, ToolRegistry
 from evaluator.tools.arguments import validate_arguments
 
 NOWHERE = ToolContext(roots=FileAccess([]))

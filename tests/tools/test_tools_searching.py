@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from evaluator.errors import ToolError
+from evaluator import ToolError
 from evaluator.files import roots
 from evaluator.tools import FileAccess, ToolContext, builtin_tools
 from evaluator.tools.searching import FileMatch, search_files

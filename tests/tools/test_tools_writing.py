@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator import disk
-from evaluator.errors import ToolError
+from evaluator import ToolError, disk
 from evaluator.tools import FileAccess, file_access, writing
 from tests.leftovers import descriptors
 

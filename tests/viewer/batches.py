@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from evaluator.batch import SampleResult
 from evaluator.batch.folder import BatchFolder
-from evaluator.batch.records import SampleResult
 from tests.batch.export.results import result
 
 IDENTITY = "0" * 32

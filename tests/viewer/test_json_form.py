@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.batch.records import Verdict
+from evaluator.batch import Verdict
 from evaluator.viewer.json_form import MAX_DEPTH, JsonForm, encoded, served_parts, with_title
 from tests.batch.export.results import HOSTILE
 

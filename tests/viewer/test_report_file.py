@@ -16,13 +16,10 @@ from typing import Any
 
 import pytest
 
-from evaluator.batch.reading import open_batch
-from evaluator.batch.records import SampleResult, Score
+from evaluator import RecordError, TaskStore, Usage, UsageError
+from evaluator.batch import SampleResult, Score, open_batch
 from evaluator.batch.summary import summarise
-from evaluator.errors import RecordError, UsageError
-from evaluator.errors.results import Usage
 from evaluator.record.steps import StepEnd, StepStart, Summary
-from evaluator.record.store import TaskStore
 from evaluator.viewer import ReportBatch, compare_batches, report, write_report
 from evaluator.viewer.samples import MAX_TEXT_CHARS, Distributions, link_to
 from tests.batch.export.results import (

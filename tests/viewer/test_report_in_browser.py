@@ -13,8 +13,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from evaluator.batch.reading import open_batch
-from evaluator.batch.records import Score
+from evaluator.batch import Score, open_batch
 from evaluator.batch.summary import summarise
 from evaluator.viewer import ReportBatch, compare_batches, write_report
 from tests.batch.export.results import EACH, FAILED, HOSTILE, hostile, many, result

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, SimulatedBackend, TemplateLibrary
+from evaluator import Evaluator, Recording, SimulatedBackend, TaskStore, TemplateLibrary
 from evaluator.record.journal import now
-from evaluator.record.steps import Header, Recording, Resumption, Step, StepEnd, StepStart, Summary
-from evaluator.record.store import TaskStore
+from evaluator.record.steps import Header, Resumption, Step, StepEnd, StepStart, Summary
 from evaluator.viewer.server.sources import Bar, Timeline, enclosing
 from tests.viewer.site import page
 

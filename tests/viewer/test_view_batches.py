@@ -12,13 +12,12 @@ from urllib.parse import urlencode
 
 import pytest
 
+from evaluator import TaskStore
+from evaluator.batch import Score, open_batch
 from evaluator.batch.folder import BatchFolder
-from evaluator.batch.reading import open_batch
-from evaluator.batch.records import Score
 from evaluator.batch.wave_log import WaveLog
-from evaluator.cli.main import main
+from evaluator.cli import main
 from evaluator.record.steps import StepEnd, StepStart, Summary
-from evaluator.record.store import TaskStore
 from tests.batch.export.results import EACH, ERROR, FAILED, HOSTILE, PASSED, hostile, result
 from tests.viewer.batches import ONE, append, numbered, write_batch
 from tests.viewer.site import Answer, Site, assert_harmless, page, visit

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from evaluator.batch.reading import open_batch
-from evaluator.batch.records import Score
+from evaluator.batch import Score, open_batch
 from evaluator.viewer import compare_batches
 from tests.batch.export.results import HOSTILE, result
 from tests.viewer.batches import write_batch

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from evaluator import ModelRequest, ModelResponse, SimulatedBackend, run_batch
-from evaluator.batch import BatchLimits
+from evaluator.batch import BatchLimits, open_batch
 from evaluator.batch.control import CONTROL
-from evaluator.batch.reading import open_batch
 from tests.batch.conftest import QUIZ, ROWS
 from tests.conftest import MakeEvaluator
 from tests.viewer.site import Answer, Site, visit

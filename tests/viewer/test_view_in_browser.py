@@ -13,16 +13,13 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestServer
 
-from evaluator import ModelRequest, ModelResponse, SimulatedBackend, run_batch
-from evaluator.batch import BatchLimits
+from evaluator import ModelRequest, ModelResponse, SimulatedBackend, TaskStore, run_batch
+from evaluator.batch import BatchLimits, Score, open_batch
 from evaluator.batch.control import ControlLog
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.labels import append_labels
-from evaluator.batch.reading import open_batch
-from evaluator.batch.records import Score
 from evaluator.queue import TaskQueue
 from evaluator.record.steps import StepEnd, StepStart, Summary
-from evaluator.record.store import TaskStore
 from evaluator.viewer.server import make_app, progress, queues
 from tests.batch.conftest import QUIZ
 from tests.batch.export.results import EACH, FAILED, HOSTILE, PASSED, hostile, result

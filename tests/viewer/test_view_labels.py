@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from evaluator.batch import LabelVerdict
 from evaluator.batch.folder import LABELS, BatchFolder
-from evaluator.batch.labels import LabelVerdict, append_labels, read_labels
+from evaluator.batch.labels import append_labels, read_labels
 from evaluator.viewer import ReportBatch, write_report
 from tests.batch.labelled import judged_batch, label_of, label_some, pair_batch, result_of
 from tests.viewer.site import Answer, Site, visit

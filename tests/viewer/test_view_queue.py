@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from evaluator import TaskStore
 from evaluator.jobs.queue_store import QueueStore
 from evaluator.jobs.queue_view import DATABASE
 from evaluator.queue import QueueEntry, StrategyAttempt, TaskQueue
 from evaluator.record.steps import Summary
-from evaluator.record.store import TaskStore
 from evaluator.viewer.server import queues
 from tests.batch.export.results import HOSTILE
 from tests.viewer.site import Answer, Site, assert_harmless, page, visit

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, SimulatedBackend, TemplateLibrary
+from evaluator import Evaluator, SimulatedBackend, TaskStore, TemplateLibrary
 from evaluator.record.steps import StepEnd, StepStart, Summary
-from evaluator.record.store import TaskStore
 from evaluator.viewer.server.sources import PromptSource, line_numbers, spans
 from tests.batch.export.results import HOSTILE
 from tests.viewer.site import assert_harmless, page

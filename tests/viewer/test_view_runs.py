@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, TemplateLibrary
+from evaluator import Evaluator, TaskStore, TemplateLibrary
 from evaluator.record.blobs import write_blob
 from evaluator.record.steps import StepEnd, StepStart, Summary
-from evaluator.record.store import TaskStore
 from evaluator.viewer import json_form
 from tests.batch.export.results import HOSTILE
 from tests.viewer.site import Answer, Site, assert_harmless, page, pages, visit

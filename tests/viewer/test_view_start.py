@@ -11,13 +11,12 @@ from urllib.parse import quote
 
 import pytest
 
+from evaluator import TaskStore, Usage
+from evaluator.batch import open_batch
 from evaluator.batch.folder import BatchFolder
-from evaluator.batch.reading import open_batch
-from evaluator.cli.main import main
-from evaluator.errors.results import Usage
+from evaluator.cli import main
 from evaluator.queue import TaskQueue
 from evaluator.record.steps import StepStart, Summary
-from evaluator.record.store import TaskStore
 from tests.batch.export.results import EACH, FAILED, HOSTILE, PASSED, result
 from tests.viewer.batches import ONE, numbered, write_batch
 from tests.viewer.site import assert_harmless, page

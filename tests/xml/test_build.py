@@ -2,7 +2,7 @@
 
 import pytest
 
-from evaluator.errors import Diagnostic, TemplateError
+from evaluator import Diagnostic, Span, TemplateError
 from evaluator.nodes import (
     Call,
     Cond,
@@ -11,7 +11,6 @@ from evaluator.nodes import (
     Reduce,
     Script,
     Sequential,
-    Span,
     Text,
 )
 from evaluator.nodes.walk import is_stand_in

@@ -125,7 +125,7 @@ def test_the_layout() -> None:
 def test_the_command_writes_only_well_formed_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from evaluator.cli.main import main
+    from evaluator.cli import main
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lib").mkdir()

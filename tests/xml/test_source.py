@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.errors import TemplateError
+from evaluator import TemplateError
 from evaluator.xml.source import Limits, read_file, read_source
 from tests.tables import each_case
 

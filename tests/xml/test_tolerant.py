@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.errors import TemplateError
+from evaluator import TemplateError
 from evaluator.xml.source import read_source
 from evaluator.xml.tolerant import complete, read_tree
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.errors import UsageError
+from evaluator import Span, UsageError
 from evaluator.nodes import (
     Argument,
     Atomic,
@@ -27,7 +27,6 @@ from evaluator.nodes import (
     Reduce,
     Script,
     Sequential,
-    Span,
     Text,
 )
 from evaluator.xml.build import build

@@ -16,18 +16,25 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from evaluator import Evaluator, TemplateLibrary
-from evaluator.batch.engines import Engine, LocalEngine, host
+from evaluator import Evaluator, HandlerConfig, TaskStore, TemplateLibrary
+from evaluator.batch import (
+    Cell,
+    Engine,
+    Identity,
+    Sample,
+    Variant,
+    Verdict,
+    Worker,
+    WorkItem,
+    WorkResult,
+)
+from evaluator.batch.engines import LocalEngine, host
 from evaluator.batch.engines.base import ClusterLost
-from evaluator.batch.identity import Cell, Identity, is_sealed, parse_line
+from evaluator.batch.identity import is_sealed, parse_line
 from evaluator.batch.pending import find_unrecorded
-from evaluator.batch.records import Sample, Verdict
 from evaluator.batch.result_index import ResultIndex
 from evaluator.batch.scorers import make_scorers, scorer
-from evaluator.batch.work import Variant, Worker, WorkItem, WorkResult
-from evaluator.handler.config import HandlerConfig
 from evaluator.limits.rate_limiter import BatchBudget, Pace, RateLimiter
-from evaluator.record.store import TaskStore
 from evaluator.store.columns import Interner
 
 TEMPLATES = (

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from evaluator.batch.engines import LocalEngine, make_engine, pool
+from evaluator import MissingExtra, UsageError
+from evaluator.batch import SilentProcess, Verdict, make_engine
+from evaluator.batch.engines import LocalEngine, pool
 from evaluator.batch.engines.base import ConcurrentRun, WatchedEngine
-from evaluator.batch.progress import SilentProcess, Tally, line_of
-from evaluator.batch.records import Verdict
-from evaluator.errors import MissingExtra, UsageError
+from evaluator.batch.progress import Tally, line_of
 from tests.batch.engines.engine_checks import (
     CHECKS,
     CONCURRENCY,

@@ -14,18 +14,23 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, HandlerConfig, disk
+from evaluator import (
+    ConfigurationError,
+    Evaluator,
+    HandlerConfig,
+    SimulatedBackend,
+    ToolGrant,
+    disk,
+)
 from evaluator.background import BackgroundStore, BackgroundTools
+from evaluator.batch import Verdict
 from evaluator.batch.engines import LocalEngine
 from evaluator.batch.engines.base import unpack_result
 from evaluator.batch.engines.host import Host, make_recipe
 from evaluator.batch.engines.taskfiles import make_probe
 from evaluator.batch.identity import decode_line, is_sealed, parse_line
-from evaluator.batch.records import Verdict
 from evaluator.batch.scorers import scorer
-from evaluator.errors import ConfigurationError, RecordNotWritten
-from evaluator.handler.config import ToolGrant
-from evaluator.models.simulated import SimulatedBackend
+from evaluator.errors import RecordNotWritten
 from tests.batch.engines.engine_checks import Bench, serving
 
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
+from evaluator import ConfigurationError, MissingExtra, UsageError
 from evaluator.batch.engines import ClusterLost
 from evaluator.batch.scorers import scorer
-from evaluator.errors import ConfigurationError, MissingExtra, UsageError
 from evaluator.tools import CallbackAsker
 from tests.batch.engines.engine_checks import (
     CHECKS,

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from evaluator.batch.records import Failure, SampleResult, Score, verdict_of
-from evaluator.errors.results import Usage
+from evaluator import Usage
+from evaluator.batch import Failure, SampleResult, Score
+from evaluator.batch.records import verdict_of
 
 HOSTILE = (
     "</script><script>document.title='owned'</script>",

@@ -9,8 +9,8 @@ from zipfile import ZipFile
 
 import pytest
 
+from evaluator import UsageError
 from evaluator.batch.export import export
-from evaluator.errors import UsageError
 from tests.batch.export.results import EACH, HOSTILE, PASSED, hostile, many, result
 
 MANIFEST = {

@@ -11,9 +11,9 @@ from zipfile import ZipFile
 
 import pytest
 
+from evaluator.batch import Batch
 from evaluator.batch.export import SUMMARISED, export
 from evaluator.batch.labels import shown_digest
-from evaluator.batch.reading import Batch
 from tests.batch.labelled import asked_batch, judged_batch
 
 

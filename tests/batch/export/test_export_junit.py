@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from lxml import etree
 
+from evaluator.batch import SampleResult
 from evaluator.batch.export import export
-from evaluator.batch.records import SampleResult
 from tests.batch.export.results import EACH, HOSTILE, UNSCORED, hostile, many, result
 
 SCHEMA = etree.XMLSchema(etree.parse(Path(__file__).parent / "junit.xsd"))

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from evaluator import MissingExtra, RecordError, UsageError
+from evaluator.batch import SampleResult, Score
 from evaluator.batch.export import EXPORTERS, export, to_pandas, to_polars
 from evaluator.batch.export.result_table import guarded, unguarded
-from evaluator.batch.records import SampleResult, Score
-from evaluator.errors import MissingExtra, RecordError, UsageError
 from tests.batch.export.results import EACH, ERROR, HOSTILE, PASSED, hostile, many, result
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from evaluator.batch.records import Sample
+from evaluator import UsageError
+from evaluator.batch import Sample
 from evaluator.batch.rows.choice_order import shuffle_choices
-from evaluator.errors import UsageError
 from tests.batch.conftest import QUIZ, Calls, Run, Scripted
 
 WORDS = ["Paris", "London", "Rome", "Berlin"]

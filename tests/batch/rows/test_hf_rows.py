@@ -14,11 +14,9 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator
-from evaluator.batch import run_batch_sync
+from evaluator import Evaluator, MissingExtra, UsageError, run_batch_sync
 from evaluator.batch.rows import open_rows
 from evaluator.batch.rows.hf_rows import HubRows, place_in, without_downloads
-from evaluator.errors import MissingExtra, UsageError
 
 COMMIT = "a" * 40
 PINNED = f"hf:own/sums/main:test@{COMMIT}"

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.batch.records import Sample
-from evaluator.batch.rows import RowError, RowMapping, Selection, open_rows
-from evaluator.errors import MissingExtra, UsageError
+from evaluator import MissingExtra, UsageError
+from evaluator.batch import Sample, Selection
+from evaluator.batch.rows import RowError, RowMapping, open_rows
 
 ROWS = [
     {"id": "a", "question": "1 + 1?", "target": "2"},

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.batch.records import Sample
-from evaluator.batch.rows import RowError, RowMapping, RowSource, Selection, open_rows
-from evaluator.errors import UsageError
+from evaluator import UsageError
+from evaluator.batch import Sample, Selection
+from evaluator.batch.rows import RowError, RowMapping, RowSource, open_rows
 
 ROW = {
     "id": 7,

@@ -15,9 +15,9 @@ from uuid import UUID
 
 import pytest
 
-from evaluator.batch.records import Sample
-from evaluator.batch.rows import RowError, RowMapping, RowSource, Selection, open_rows
-from evaluator.errors import UsageError
+from evaluator import UsageError
+from evaluator.batch import Sample, Selection
+from evaluator.batch.rows import RowError, RowMapping, RowSource, open_rows
 
 ROWS: list[dict[str, Any]] = [
     {"id": "a", "x": 1, "target": "t"},

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
-from evaluator.batch.records import Sample, Score
+from evaluator import Status, TaskResult
+from evaluator.batch import Sample, Score
 from evaluator.batch.scorers import SCORERS, ScorerInput, make_scorer, run_scorer
-from evaluator.errors.results import Status, TaskResult
 
 ARGUMENTS = {
     "similarity": "model=none/none,pass_at=0.5",

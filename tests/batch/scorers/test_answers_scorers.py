@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evaluator import UsageError
 from evaluator.batch.scorers.benchmark_scorers import best_alignment, drop_scores
-from evaluator.errors import UsageError
 from tests.batch.scorers.scorer_inputs import score
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from evaluator import UsageError
 from evaluator.batch.scorers.calls_scorer import calls_of
-from evaluator.errors import UsageError
 from tests.batch.scorers.scorer_inputs import score
 
 FUNCTIONS = [

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from typing import Any
 
-from evaluator.batch.records import Score
+from evaluator.batch import Score
 from evaluator.batch.scorers import make_scorer, run_scorer
 from evaluator.batch.scorers.contract import ComputeQueue
 from tests.batch.scorers.scorer_inputs import seen

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from evaluator.batch.records import NOTHING, SampleResult, Score, Verdict
+from evaluator import Status, TaskResult, UsageError
+from evaluator.batch import SampleResult, Score, Verdict
+from evaluator.batch.records import NOTHING
 from evaluator.batch.scorers import make_scorer, run_scorer
 from evaluator.batch.scorers.model_graded import InvalidJudgement, find_grade
 from evaluator.batch.summary import summarise
-from evaluator.errors import UsageError
-from evaluator.errors.results import Status, TaskResult
 from tests.batch.scorers.scorer_inputs import seen
 
 GRADES = {"CORRECT": 1, "INCORRECT": 0, "NOT_ATTEMPTED": "unscored"}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from evaluator.batch.records import Score
+from evaluator.batch import Score
 from evaluator.batch.scorers import make_scorer, run_scorer
 from tests.batch.scorers.scorer_inputs import seen
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from evaluator.batch.records import Sample, Score
+from evaluator import MissingExtra, Status, TaskResult
+from evaluator.batch import Sample, Score
 from evaluator.batch.scorers import ScorerInput, benchmark_scorers, make_scorer, run_scores
-from evaluator.errors import MissingExtra
-from evaluator.errors.results import Status, TaskResult
 
 NO_COMMA = {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
 TWO = {

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from evaluator import MissingExtra
 from evaluator.batch.scorers import make_scorer, math_scorer, run_scorer
 from evaluator.batch.scorers.math_scorer import boxed, final_answer, normal
-from evaluator.errors import MissingExtra
 from tests.batch.scorers.scorer_inputs import score, seen
 
 needs_extra = pytest.mark.skipif(

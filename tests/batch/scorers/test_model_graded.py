@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from evaluator import TemplateLibrary
-from evaluator.batch.records import Score
+from evaluator import ProviderError, TemplateLibrary, UsageError
+from evaluator.batch import Score
 from evaluator.batch.scorers import describe_scorer, make_scorer, run_scorer
-from evaluator.errors import ProviderError, UsageError
 from tests.batch.scorers.scorer_inputs import seen
 
 ROOT = Path(__file__).parents[3]

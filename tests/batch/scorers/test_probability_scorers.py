@@ -10,19 +10,29 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, SimulatedBackend, TemplateLibrary
-from evaluator.batch import BatchResult, SampleResult, run_batch, score_batch
+from evaluator import (
+    BatchResult,
+    Evaluator,
+    HandlerConfig,
+    ModelRequest,
+    ModelResponse,
+    Outcome,
+    SimulatedBackend,
+    Status,
+    TaskResult,
+    TemplateLibrary,
+    TokenLogprob,
+    Usage,
+    UsageError,
+    run_batch,
+)
+from evaluator.batch import SampleResult, Score, score_batch
 from evaluator.batch.averages import BrierScore, CalibrationError
-from evaluator.batch.records import Score
 from evaluator.batch.scorers import make_scorer
 from evaluator.batch.scorers.contract import ScorerInput, run_scorer
 from evaluator.batch.scorers.model_graded import GradedScorer
-from evaluator.errors import UsageError
-from evaluator.errors.results import Outcome, Status, TaskResult, Usage
-from evaluator.handler.config import HandlerConfig
-from evaluator.models.backend import ModelRequest, ModelResponse
-from evaluator.models.logprobs import TokenLogprob, to_rows
-from evaluator.testing.loopback import LoopbackServer
+from evaluator.models.logprobs import to_rows
+from evaluator.testing import LoopbackServer
 from tests.batch.labelled import result_of
 from tests.models.table_model import table_server
 
@@ -200,7 +210,7 @@ def test_a_judge_weighs_its_score_by_probability_in_a_batch(tmp_path: Path) -> N
 
 
 def _scored(notes: dict[str, Any]) -> ScorerInput:
-    from evaluator.batch.records import Sample
+    from evaluator.batch import Sample
 
     async def evaluate(template: str, inputs: Any, **options: Any) -> Outcome:
         return TaskResult(Status.COMPLETE, "x", notes=notes)

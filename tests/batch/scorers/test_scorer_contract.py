@@ -12,11 +12,12 @@ from typing import Any
 import numpy
 import pytest
 
-from evaluator.batch.records import Score, Verdict, verdict_of
+from evaluator import Usage
+from evaluator.batch import Score, Verdict
+from evaluator.batch.records import verdict_of
 from evaluator.batch.scorers import SCORERS, Scorer, ScorerInput, make_scorer, run_scorer, scorer
 from evaluator.batch.scorers.builtin_scorer import TargetScorer
 from evaluator.batch.scorers.contract import copied
-from evaluator.errors.results import Usage
 from tests.batch.scorers.scorer_inputs import score, seen, spec_of
 
 

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from evaluator.batch import scorers
-from evaluator.batch.records import Score
+from evaluator import UsageError
+from evaluator.batch import Score, scorers
 from evaluator.batch.scorers import (
     SCORERS,
     FunctionScorer,
@@ -26,7 +26,6 @@ from evaluator.batch.scorers import (
 from evaluator.batch.scorers.builtin_scorer import BuiltinScorer, ResultScorer, TargetScorer
 from evaluator.batch.scorers.scorer_registry import by_type
 from evaluator.batch.scorers.text_scorers import ExactScorer
-from evaluator.errors import UsageError
 from tests.batch.scorers.scorer_inputs import score, seen, spec_of
 from tests.tables import each_case
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from evaluator import TemplateLibrary
-from evaluator.batch.records import Score
+from evaluator import MissingExtra, TemplateLibrary, UsageError
+from evaluator.batch import Score
 from evaluator.batch.scorers import ScorerInput, describe_scorer
-from evaluator.errors import MissingExtra, UsageError
 from tests.batch.conftest import QUIZ, ROWS, Calls, Run, Scripted
 from tests.batch.scorers.test_model_graded import TEMPLATES, said
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from evaluator import UsageError
 from evaluator.batch import Score, open_batch
 from evaluator.batch.compare import compare
 from evaluator.batch.scorers import make_scorer, make_scorers, scorer
-from evaluator.errors import UsageError
 from tests.batch.conftest import ROWS, Calls, Run
 
 

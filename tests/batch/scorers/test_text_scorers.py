@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.batch.records import Score
+from evaluator import UsageError
+from evaluator.batch import Score
 from evaluator.batch.scorers import make_scorer, run_scorer
 from evaluator.batch.scorers.text_scorers import token_f1
-from evaluator.errors import UsageError
 from evaluator.patterns import MAX_EXPANDED, expanded_size
 from tests.batch.scorers.scorer_inputs import score, seen
 from tests.tables import each_case

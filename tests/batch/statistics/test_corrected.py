@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import beta
 from truescore import ppi_estimate
 
+from evaluator import UsageError
 from evaluator.batch.statistics import (
     PartlyLabelled,
     corrected_difference,
@@ -21,7 +22,6 @@ from evaluator.batch.statistics import (
 )
 from evaluator.batch.statistics.corrected import jeffreys
 from evaluator.batch.statistics.intervals import normal_quantile
-from evaluator.errors import UsageError
 
 
 def judged(

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
+from evaluator import UsageError
 from evaluator.batch.statistics import judge_variance, noise_floor, panel_flips
-from evaluator.errors import UsageError
 
 
 def _ratings(answers: int, models: int, times: int, seed: int) -> list[list[list[float]]]:

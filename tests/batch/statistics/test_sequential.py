@@ -7,6 +7,7 @@ import math
 import pytest
 from scipy import integrate, stats
 
+from evaluator import UsageError
 from evaluator.batch.statistics import (
     RowSpread,
     anytime,
@@ -18,7 +19,6 @@ from evaluator.batch.statistics import (
     signed_z,
 )
 from evaluator.batch.statistics.sequential import StoppingRule
-from evaluator.errors import UsageError
 
 FIVE = [0.2, 0.4, 0.6, 0.8, 1.0]
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from evaluator import UsageError
 from evaluator.batch.statistics import (
     cohen_kappa,
     cohen_kappa_of,
     krippendorff_alpha,
     krippendorff_alpha_of,
 )
-from evaluator.errors import UsageError
 
 _ = None
 # Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011), example C: four observers, twelve units.

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from evaluator import UsageError
 from evaluator.batch.statistics import (
     bootstrap_difference,
     cohen_kappa,
@@ -32,7 +33,6 @@ from evaluator.batch.statistics import (
     wilson,
 )
 from evaluator.batch.statistics.intervals import normal_quantile, student_quantile
-from evaluator.errors import UsageError
 from tests.tables import each_case
 
 WITH_CONFIDENCE: dict[str, Callable[[Any], Any]] = {

@@ -9,6 +9,7 @@ import pytest
 from statsmodels.regression.linear_model import WLS
 from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
 
+from evaluator import UsageError
 from evaluator.batch.statistics import (
     mean_interval,
     proportion_interval,
@@ -16,7 +17,6 @@ from evaluator.batch.statistics import (
     weighted_interval,
 )
 from evaluator.batch.statistics.intervals import student_quantile
-from evaluator.errors import UsageError
 
 
 def test_the_variance_of_a_mean_over_strata_is_the_weighted_sum_of_their_variances() -> None:

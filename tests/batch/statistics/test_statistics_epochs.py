@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evaluator import UsageError
 from evaluator.batch.statistics import pass_at_k, pass_hat_k, reducer, variance
-from evaluator.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evaluator import UsageError
 from evaluator.batch.statistics import (
     mean_interval,
     percentiles,
@@ -15,7 +16,6 @@ from evaluator.batch.statistics import (
     proportion_of,
     score_interval,
 )
-from evaluator.errors import UsageError
 
 VALUES = [0.1, 0.9, 0.4, 0.4, 0.75, 1.0, 0.0, 0.33, 0.62, 0.81]
 CLUSTERS = ["a", "a", "b", "c", "c", "c", "d", "d", "e", "e"]

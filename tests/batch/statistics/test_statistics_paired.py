@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from evaluator import UsageError
 from evaluator.batch.statistics import (
     bootstrap_difference,
     mcnemar_difference,
@@ -18,7 +19,6 @@ from evaluator.batch.statistics import (
     power_of,
     smallest_difference,
 )
-from evaluator.errors import UsageError
 
 # Student, Biometrika 6 (1908): extra hours of sleep by two drugs, for the same ten people.
 SLEEP_A = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from evaluator import UsageError
 from evaluator.batch.statistics import JudgeCounts, cohen_kappa_of, judge_rates, krippendorff_alpha
-from evaluator.errors import UsageError
 
 
 def everything(tp: int, fp: int, fn: int, tn: int) -> JudgeCounts:
