@@ -1,8 +1,8 @@
 """Renders texts to strings and evaluates expressions to values: immutable, bounded, with located
 errors.
 
-A text sees plain data, and it can do what `compiler` has a closure for: it cannot reach a Python
-attribute, function or module. Every text has the same bounds.
+A text sees plain data, and it can do what `closures`, `expressions` and `statements` have a closure
+for: it cannot reach a Python attribute, function or module. Every text has the same bounds.
 
 - An undefined name or field is an error, never an empty string, unless `is defined`, `default(…)`
   or a comparison with `undefined` provides for it. So is null, unless `default(…)` does.

@@ -16,7 +16,9 @@ CONSTANTS = frozenset({"null", "undefined"})
 """Names that mean `none`. A comparison with `undefined` asks whether the other side is defined."""
 
 _NO_NAMES = CONSTANTS | frozenset(
-    {"and", "else", "if", "in", "is", "not"} | {"true", "false", "none"} | {"True", "False", "None"}
+    {"and", "else", "if", "in", "is", "not", "or"}
+    | {"true", "false", "none"}
+    | {"True", "False", "None"}
 )
 _MAX_PLACEHOLDERS = 1_000
 _MAX_FIELDS = 20

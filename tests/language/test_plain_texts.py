@@ -20,6 +20,7 @@ PIECES = st.sampled_from(
         *("{{ a }}", "{{b.c}}", "{{ b.d }}", "{{\n b.c\n}}", "{{ b.if }}", "{{ data }}", "{{ é }}"),
         *("{{ a.x }}", "{{ b.x.y }}", "{{ unknown }}", "{{ null }}", "{{ true }}", "{{ in }}"),
         *("{{ 1a }}", "{{ a. }}", "{{ a b }}", "{{- a -}}", "{{ a | upper }}", "{{ a\r}}", "{{}}"),
+        "{{ or }}",
         *(
             "{% if a %}x{% endif %}",
             "{# c #}",
@@ -81,6 +82,7 @@ def test_a_text_is_the_same_with_and_without_the_parser(value: str) -> None:
     [
         *("a", " b.c\n", "b.d.e", "b.x", "b.c.y", "data.x", "none", "not", "undefined", "null.a"),
         *("a.", ".a", "a..b", "a.1", "True", "b.if", "if", "x\u00e4", "b[0]", "a\r"),
+        *("or", "or.x"),
     ],
 )
 def test_an_expression_is_the_same_with_and_without_the_parser(
