@@ -182,6 +182,24 @@ def test_every_scorer_has_a_row_in_the_reference() -> None:
     )
 
 
+def test_every_argument_of_a_scorer_is_in_its_row() -> None:
+    rows = dict(
+        re.findall(
+            r"^\| `(\w+)` \|(.*)", section("scorers.md", "## Available scorers"), re.MULTILINE
+        )
+    )
+    missing = {
+        f"{name}: {argument}"
+        for name, scorer in SCORERS.items()
+        if "the same" not in rows[name]
+        for argument, annotation in vars(scorer)["__annotations__"].items()
+        if "ClassVar" not in str(annotation) and argument not in words_in(rows[name])
+    }
+    assert not missing, (
+        "list it in docs/reference/scorers.md, section Available scorers, column `arguments`"
+    )
+
+
 def test_every_scorer_that_takes_several_targets_is_listed() -> None:
     text = section("scorers.md", "## Available scorers")
     listed = words_in(text[text.index("A target may be a list") :].partition("\n\n")[0])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -127,7 +129,12 @@ def test_every_backend_is_checked_here_and_exported() -> None:
         and all(hasattr(each, part) for part in ("name", "complete", "aclose"))
     }
     # `Backend` is the protocol. A replay has only the answers of its record.
-    assert found - {"Backend", "ReplayBackend"} <= globals().keys(), (
+    tests = [each for name, each in globals().items() if name.startswith("test_")]
+    checked = "".join(
+        inspect.getsource(each) for each in tests if "check" in inspect.signature(each).parameters
+    )
+    called = set(re.findall(r"(\w+)\(", checked))
+    assert found - {"Backend", "ReplayBackend"} <= called, (
         "run CHECKS on it in tests/models/test_backends_conformance.py"
     )
     assert found - {"TextToolsBackend"} <= set(evaluator.__all__), (

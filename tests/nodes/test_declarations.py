@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import lxml.etree as etree
 import pytest
 
 from evaluator.files.locations import schemas_dir, shipped
-from evaluator.interpreter.operators import RUNNERS
+from evaluator.interpreter import operators
+from evaluator.interpreter.operators import RUNNERS, outcomes
 from evaluator.language.scopes import matches
 from evaluator.nodes import Call, Cond, ContextSettings, Function, HandlerSpec
 from evaluator.nodes.declare import FIELDS, OPERATORS
@@ -47,6 +49,19 @@ def test_every_operator_has_a_runner():
     assert set(RUNNERS) == set(OPERATORS.values()), (
         "add it to RUNNERS in evaluator/interpreter/operators/__init__.py"
     )
+
+
+def test_the_details_of_every_operator_are_known_as_progress():
+    """Otherwise the error of an outer task has those of a task inside it as its own."""
+    used: set[str | None] = set()
+    for path in Path(operators.__file__).parent.glob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call):
+                called = ast.unparse(call.func)
+                if called == "failed" or called.endswith(".details.update"):
+                    used |= {keyword.arg for keyword in call.keywords}
+    missing = used - {*outcomes._PROGRESS, "what", "error", "bound", None}
+    assert not missing, "add it to _PROGRESS in evaluator/interpreter/operators/outcomes.py"
 
 
 def test_models_know_every_operator_that_runs_no_process():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -298,3 +299,11 @@ def test_every_scorer_of_the_package_is_registered() -> None:
         and each not in SCORERS.values()
     }
     assert not found, "add it to _CLASSES in evaluator/batch/scorers/scorer_registry.py"
+
+
+def test_every_scorer_has_a_test() -> None:
+    text = "".join(
+        path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py")
+    )
+    missing = [name for name in SCORERS if not re.search(rf"""["']{name}["':]""", text)]
+    assert not missing, "test its values in tests/batch/scorers/"
