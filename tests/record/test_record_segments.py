@@ -380,6 +380,16 @@ def test_secrets_are_not_in_a_segment_nor_in_its_index(tmp_path: Path) -> None:
     assert secret.encode() not in content and b"[redacted:API_KEY]" in content
 
 
+def test_what_is_shaped_like_a_secret_is_not_written_where_a_line_begins_with_it(
+    tmp_path: Path,
+) -> None:
+    secret = "sk-live-0123456789abcdef"
+    store = TaskStore(tmp_path / "tasks", redactor=Redactor(), is_packed=True)
+    end(begin(store, f"one\n{secret}\ntwo"))
+    content = segment_of(store).read_bytes()
+    assert secret.encode() not in content and b"one\\n[redacted:api-key]\\ntwo" in content
+
+
 @pytest.mark.parametrize("secret", ['pa"ss\\word1xyz', "line-one\nline-two", "naïve-pässword"])
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_a_secret_in_json_within_json_is_not_written(
