@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any, Literal, NamedTuple, cast
 
 from evaluator.errors import UsageError
+from evaluator.patterns import Match, Pattern
 from evaluator.record.steps import (
     Header,
     Resumption,
@@ -89,16 +90,32 @@ def to_json(entry: Entry) -> bytes:
     try:
         data = _dumps()(row)
     except TypeError:
-        data = b""
+        data = None
     # orjson writes NaN as null, and refuses integers past 64 bits and lone surrogates.
-    nulls = data.count(b"null")
-    is_exact = nulls == sum([value.count(None) for value in values], entry.name is None)
-    if data and (is_exact or nulls == _count_none(row)):
-        return data
+    if data is not None:
+        nulls = data.count(b"null")
+        is_exact = nulls == sum([value.count(None) for value in values], entry.name is None)
+        if is_exact or nulls == _count_none(row):
+            return data
     try:
         return json.dumps(row, default=_to_plain, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"a record of a step is not a JSON value: {error}") from error
+
+
+_ESCAPE = Pattern(r'\\([\\"ntr])')
+_ESCAPED = {"\\": "\\", '"': '"', "n": "\n", "t": "\t", "r": "\r"}
+
+
+def texts_of(entries: bytes) -> str:
+    """What `to_json` wrote, with its texts as they are. A search for secrets, some of which are
+    escaped or broken into lines themselves, then finds in them what it finds in the values.
+    """
+    return _ESCAPE.sub(_character, entries.decode())
+
+
+def _character(escape: Match) -> str:
+    return _ESCAPED[escape[1]]
 
 
 def _count_none(values: Any) -> int:

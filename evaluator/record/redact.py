@@ -40,21 +40,29 @@ _MIN_CHARS = 8
 # unreadable.
 _SETTING = Pattern(r"true|false|none|null|yes|enabled|disabled|[0-9]{1,12}|(?:/[\w. -]+)+/?", "i")
 
+
+def _word(prefix: str, rest: str, before: str = "A-Za-z0-9") -> str:
+    """A word that begins with `prefix`: no character of `before` precedes it, except the last one
+    of an escape in JSON, as that of a line end.
+    """
+    return (
+        rf"{prefix}(?:(?<![{before}]{prefix})|(?<=\\[bfnrt]{prefix})"
+        rf"|(?<=\\u[0-9a-fA-F]{{4}}{prefix})){rest}"
+    )
+
+
 # Each with a text that every match contains: searching for that first is many times faster.
 _SOURCES: tuple[tuple[str, str, str], ...] = (
-    ("api-key", "sk-", r"(?<![A-Za-z0-9_-])sk-[A-Za-z0-9_-]{16,}"),
+    ("api-key", "sk-", _word("sk-", "[A-Za-z0-9_-]{16,}", before="A-Za-z0-9_-")),
     ("bearer", "earer ", r"(?<=[Bb]earer )[A-Za-z0-9._~+/-]{16,}=*"),
     ("bearer", "BEARER ", r"(?<=BEARER )[A-Za-z0-9._~+/-]{16,}=*"),
-    ("aws-key", "AKIA", r"(?<![A-Za-z0-9])AKIA[A-Z0-9]{16}(?![A-Za-z0-9])"),
-    ("aws-key", "ASIA", r"(?<![A-Za-z0-9])ASIA[A-Z0-9]{16}(?![A-Za-z0-9])"),
-    *(
-        ("github-token", f"gh{kind}_", rf"(?<![A-Za-z0-9])gh{kind}_[A-Za-z0-9]{{30,}}")
-        for kind in "pousr"
-    ),
+    ("aws-key", "AKIA", _word("AKIA", "[A-Z0-9]{16}(?![A-Za-z0-9])")),
+    ("aws-key", "ASIA", _word("ASIA", "[A-Z0-9]{16}(?![A-Za-z0-9])")),
+    *(("github-token", f"gh{kind}_", _word(f"gh{kind}_", "[A-Za-z0-9]{30,}")) for kind in "pousr"),
     ("github-token", "github_pat_", r"github_pat_[A-Za-z0-9_]{30,}"),
-    ("google-key", "AIza", r"(?<![A-Za-z0-9])AIza[A-Za-z0-9_-]{35}"),
-    ("slack-token", "xox", r"(?<![A-Za-z0-9])xox[abeoprs]-[A-Za-z0-9-]{10,}"),
-    ("hugging-face-token", "hf_", r"(?<![A-Za-z0-9])hf_[A-Za-z0-9]{30,}"),
+    ("google-key", "AIza", _word("AIza", "[A-Za-z0-9_-]{35}")),
+    ("slack-token", "xox", _word("xox", "[abeoprs]-[A-Za-z0-9-]{10,}")),
+    ("hugging-face-token", "hf_", _word("hf_", "[A-Za-z0-9]{30,}")),
     (
         "private-key",
         "-----BEGIN ",

@@ -24,7 +24,7 @@ from evaluator import disk
 from evaluator.errors import RecordError
 from evaluator.files.atomic import NEW_FILE, lock, unlock
 from evaluator.record.encoding import milliseconds
-from evaluator.record.entries import Entry, scrubbed, to_json
+from evaluator.record.entries import Entry, scrubbed, texts_of, to_json
 from evaluator.record.journal import Journal, OpenFolders, Sync
 from evaluator.record.segments import (
     ENDED,
@@ -254,7 +254,7 @@ class SegmentJournal(Journal):
             return
         body = b",".join([data for _, data in self._packed])
         scrub = self._scrub
-        if scrub is not None and scrub.suspects(body.decode()):
+        if scrub is not None and scrub.suspects(texts_of(body)):
             body = b",".join([to_json(scrubbed(entry, scrub)) for entry, _ in self._packed])
         frame, self._signature = make_frame(body, self._signature, self._key)
         self._write(frame)

@@ -206,7 +206,7 @@ class SegmentIndex:
         else:
             task = self.tasks.get(number)
             if task is None:
-                task = PackedTask(number, labels=labels_of(_header_of(data)))
+                task = PackedTask(number, labels=_labels_in(data))
                 self.tasks[number] = task
             task.status = cast("PackedStatus", kind)
             if data:
@@ -458,11 +458,11 @@ def _as_markdown(frames: list[bytes], steps: bool) -> bytes:
     return b"".join(pieces)
 
 
-def _header_of(data: bytes) -> Header | None:
-    """The header in the first frame of a task; None where it cannot be read."""
+def _labels_in(data: bytes) -> Mapping[str, Any] | None:
+    """The labels in the first frame of a task; None where they cannot be read."""
     match = _RECORDS.fullmatch(data)
-    if match is None:
-        return grammar.header_of(data)
     with contextlib.suppress(*_UNREADABLE):
-        return read_entry(json.loads(b"[%b]" % match[2])[0]).parts[0]
+        if match is None:
+            return labels_of(grammar.header_of(data))
+        return labels_of(read_entry(json.loads(b"[%b]" % match[2])[0]).parts[0])
     return None

@@ -60,6 +60,19 @@ def test_what_is_shaped_like_a_secret_is_hidden(name: str, secret: str) -> None:
     assert Redactor().redact(f"<{secret}>") == f"<[redacted:{name}]>"
 
 
+@pytest.mark.parametrize(("name", "secret"), SHAPES)
+@pytest.mark.parametrize("before", ["\n", "\t", "\r", "é", "\x1b"])
+def test_what_is_shaped_like_a_secret_is_found_in_json_behind_an_escape(
+    name: str, secret: str, before: str
+) -> None:
+    for levels in range(1, 4):
+        text = f"one{before}{secret}"
+        for _ in range(levels):
+            text = json.dumps(text)
+        assert Redactor().suspects(text)
+        assert f"[redacted:{name}]" in Redactor().redact(text)
+
+
 def test_a_bearer_token_is_hidden_and_the_word_is_not() -> None:
     assert Redactor().redact("Authorization: Bearer " + "abcdef0123456789==") == (
         "Authorization: Bearer [redacted:bearer]"

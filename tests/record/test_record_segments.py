@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from evaluator import RecordError, TaskBusy, TaskStore, clock, disk
-from evaluator.errors import RecordNotWritten, TaskNotBegun
+from evaluator.errors import RecordNotWritten, TaskNotBegun, UsageError
 from evaluator.record import segment_writer
 from evaluator.record.entries import FixedValue
 from evaluator.record.journal import Journal
@@ -89,6 +89,21 @@ def test_the_file_made_from_a_segment_is_that_of_a_run_with_files_byte_for_byte(
     assert found[0] == found[1]
     assert not list((tmp_path / "True").glob("*/TASK-*"))
     assert b"- **Status**: failed " in found[0][1]
+
+
+class Ambiguous:
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("the truth value of an array is ambiguous")
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_an_output_that_is_not_json_is_refused_whatever_it_is_equal_to(
+    tmp_path: Path, is_packed: bool
+) -> None:
+    journal = begin(TaskStore(tmp_path, is_packed=is_packed))
+    with pytest.raises(UsageError, match="Ambiguous is not a JSON value"):
+        journal.end(1, StepEnd("success", Ambiguous(), 0.1))
+    end(journal)
 
 
 def test_a_segment_of_an_earlier_version_has_markdown_and_is_read(tmp_path: Path) -> None:
@@ -377,6 +392,38 @@ def test_secrets_are_not_in_a_segment_nor_in_its_index(tmp_path: Path) -> None:
     store.close()
     content = segment_of(store).read_bytes()
     assert secret.encode() not in content and b"[redacted:API_KEY]" in content
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # as JSON, and as JSON in JSON
+        r'"\\u0068\\u0075nter2-Secret"',
+        r'"\"\\\\u0068\\\\u0075nter2-Secret\""',
+        # od -c, with a line end before the secret
+        "0000000  \\n   h   u   n   t   e   r   2   -   S   e   c   r   e   t\n",
+    ],
+)
+def test_an_encoded_secret_that_is_found_in_a_text_is_found_in_a_segment(
+    tmp_path: Path, text: str
+) -> None:
+    redactor = Redactor({"KEY": "hunter2-Secret"})
+    assert "[redacted:KEY]" in redactor.redact(text)
+    store = TaskStore(tmp_path / "tasks", redactor=redactor, is_packed=True)
+    journal = store.create("do it")
+    journal.note(StepStart("a", "parse", "m"), StepEnd("success", {"content": text}, 0))
+    journal.flush()
+    assert b"[redacted:KEY]" in segment_of(store).read_bytes()
+
+
+def test_what_is_shaped_like_a_secret_is_not_written_where_a_line_begins_with_it(
+    tmp_path: Path,
+) -> None:
+    secret = "sk-live-0123456789abcdef"
+    store = TaskStore(tmp_path / "tasks", redactor=Redactor(), is_packed=True)
+    end(begin(store, f"one\n{secret}\ntwo"))
+    content = segment_of(store).read_bytes()
+    assert secret.encode() not in content and b"one\\n[redacted:api-key]\\ntwo" in content
 
 
 @pytest.mark.parametrize("secret", ['pa"ss\\word1xyz', "line-one\nline-two", "naïve-pässword"])

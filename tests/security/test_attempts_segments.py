@@ -107,6 +107,7 @@ def test_an_index_with_other_values_reads_nothing_else(tmp_path: Path, rows: Any
 HEADER = '["header",0,null,[1,"2026","",{},"say",null,null,null,null,null,2,{}]]'
 
 
+@pytest.mark.parametrize("is_closed", [True, False], ids=["index", "frames"])
 @pytest.mark.parametrize(
     "frame",
     [
@@ -116,6 +117,8 @@ HEADER = '["header",0,null,[1,"2026","",{},"say",null,null,null,null,null,2,{}]]
         HEADER.replace('["header"', '["footer"'),
         HEADER.replace("[1,", "[null,"),
         HEADER.replace(',"2026"', ""),
+        '["begin",1,null,["turn[1]","model","m"]]',
+        '["end",1,null,["success",null,1,null,null,{"labels":[]}]]',
         f'{HEADER},["end",2,null,["success",null,1e999,null,null,null]]',
         f'{HEADER},["begin","x",null,[]]',
         f"{HEADER},7",
@@ -125,7 +128,7 @@ HEADER = '["header",0,null,[1,"2026","",{},"say",null,null,null,null,null,2,{}]]
     ],
 )
 def test_records_that_this_user_did_not_write_are_not_trusted_whatever_they_hold(
-    tmp_path: Path, frame: str
+    tmp_path: Path, frame: str, is_closed: bool
 ) -> None:
     packed(tmp_path / "tasks", signed=True)
     (path,) = (tmp_path / "tasks").glob("segments/*")
@@ -138,6 +141,9 @@ def test_records_that_this_user_did_not_write_are_not_trusted_whatever_they_hold
     segment.append(1, f'["{signature}",{frame}]\n'.encode(), "running")
     segment.end(1)
     segment.close()
+    if not is_closed:
+        data = path.read_bytes()
+        path.write_bytes(data[: data.index(b"<!-- index ")])
     reader = TaskStore(tmp_path / "tasks")
     assert all(task.status in ("unreadable", "interrupted") for task in reader.list())
     list(reader.labelled())
