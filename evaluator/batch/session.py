@@ -127,7 +127,8 @@ class Session:
             is_retried = {Verdict.ERROR}
         else:
             is_retried = set[Verdict]()
-        self.tally.earlier = sum(entry.verdict not in is_retried for entry in earlier.values())
+        earlier_verdicts = (entry.verdict for entry in pending.earlier.values())
+        self.tally.earlier = sum(verdict not in is_retried for verdict in earlier_verdicts)
         rows = aiter(self.plan.rows)
         work = self._work = self._work_from(rows, pending)
         self._is_idle.set()

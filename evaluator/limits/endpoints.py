@@ -212,12 +212,15 @@ def host_of(endpoint: str) -> str:
 
 @dataclass(slots=True)
 class CallInFlight:
-    """A permitted call: when it began, and how many tokens it was expected to use."""
+    """A permitted call: when it began, and what it took of the rates: requests, and the tokens that
+    it was expected to use.
+    """
 
     call: PlannedCall
     endpoint: Endpoint
     began: float
-    tokens: float
+    requests: int = 0
+    tokens: float = 0.0
 
 
 class Endpoint:
@@ -273,11 +276,11 @@ class Endpoint:
         self.in_flight += 1
         self.connections = call.connections
         if not self._has_rates:
-            return CallInFlight(call, self, began=now, tokens=0.0)
+            return CallInFlight(call, self, began=now)
         tokens = self._expected_tokens(call)
         self._request_bucket.take(1, now)
         self._token_bucket.take(tokens, now)
-        return CallInFlight(call, self, began=now, tokens=tokens)
+        return CallInFlight(call, self, began=now, requests=1, tokens=tokens)
 
     def end(
         self,
@@ -291,7 +294,7 @@ class Endpoint:
         is_full = self.in_flight >= self._limit.value
         self.in_flight -= 1
         if usage is not None and not usage.turns:
-            self._request_bucket.give(1, now)
+            self._request_bucket.give(call.requests, now)
             self._token_bucket.give(call.tokens, now)
             return
         if usage is not None:

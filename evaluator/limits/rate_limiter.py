@@ -167,10 +167,14 @@ class RateLimiter:
     def renew(
         self, ended: CallInFlight, usage: Usage, latency_s: float, now: float
     ) -> CallInFlight:
-        """Counts how the call in a kept place ended. Returns: the place, for the next call."""
+        """Counts how the call in a kept place ended. Returns: the place, for the next call. Where
+        it was a slow one, there may be fewer places from now on.
+        """
         endpoint = ended.endpoint
         self.spending.settle(ended.call, usage, None)
         endpoint.end(ended, usage, None, latency_s, now)
+        if endpoint.in_flight >= endpoint.limit:
+            self._recall_places()
         self.spending.reserve(ended.call)
         return endpoint.begin(ended.call, now)
 

@@ -19,6 +19,7 @@ from evaluator.batch import NoDisplay, Stop, open_batch
 from evaluator.batch.engines import ClusterLost, LocalEngine
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.progress import SafeDisplay
+from evaluator.batch.rows import RowError
 from tests.batch.conftest import QUIZ, ROWS, Calls, Run, Scripted
 
 WITHIN_S = 200
@@ -437,3 +438,12 @@ def test_a_progress_that_is_no_object_in_a_file_is_none(tmp_path: Path, kind: st
         case _:
             path.write_text({"text": "{", "list": "[1]"}[kind])
     assert BatchFolder.reader(tmp_path).progress() is None
+
+
+def test_an_input_that_is_not_json_is_an_error_of_its_row(run: Run, tmp_path: Path) -> None:
+    rows = [{"id": f"r{n}", "x": 1e308 if n == 5 else n} for n in range(10)]
+    inputs = {"question": "{{ x * 10 }}"}
+    with pytest.raises(RowError, match=r"row 5 \(id 'r5'\): the input `question` is not a JSON"):
+        run(iter(rows), inputs=inputs)
+    # The samples in flight were finished.
+    assert len(list(BatchFolder.reader(tmp_path / "batch").results())) == 5

@@ -118,3 +118,13 @@ def test_a_summary_of_many_results_has_the_numbers_of_all() -> None:
     summary = summarise((a_result(number) for number in range(5_000)), total=5_001)
     assert summary.counts.passed == 5_000 and summary.counts.pending == 1
     assert summary.samples == 5_000 and summary.durations.p50 == 0.5
+
+
+@pytest.mark.parametrize("name", ["key", "sample_id"])
+def test_a_result_whose_ids_are_numbers_is_not_a_result(name: str) -> None:
+    """Their hashes do not spread: a full part of the table of keys would be searched forever."""
+    columns = Columns(None, None)
+    columns.add(a_result(1).to_dict())
+    with pytest.raises(TypeError, match="are text"):
+        columns.add(a_result(2).to_dict() | {name: 2})
+    assert len(columns) == 1

@@ -11,6 +11,7 @@ import pytest
 from evaluator import BatchResult, UsageError
 from evaluator.batch import Stop, open_batch, score_batch_sync
 from evaluator.batch.folder import BatchFolder
+from evaluator.batch.progress import NoDisplay, Snapshot
 from evaluator.batch.scoring import history_table
 from evaluator.batch.thresholds import check_thresholds, parse_threshold
 from tests.batch.conftest import QUIZ, ROWS, Calls, Run, Scripted
@@ -129,6 +130,21 @@ def test_an_interrupted_session_asks_no_judge_twice(run: Run, score: Any, calls:
     assert _statuses(first) == ["met"] * 4
     asked = [prompt.splitlines()[0] for prompt in calls]
     assert sorted(asked) == sorted(f"Judge: {row['target']}" for row in ROWS[:4])
+
+
+def test_progress_counts_an_answer_as_done_when_it_is_scored(run: Run, score: Any) -> None:
+    run(ROWS[:4])
+    done: list[int] = []
+
+    class Progress(NoDisplay):
+        def start(self, name: str, snapshot: Snapshot) -> None:
+            done.append(snapshot.done)
+
+        def end(self, snapshot: Snapshot, state: str) -> None:
+            done.append(snapshot.done)
+
+    score("includes", display=Progress())
+    assert done == [0, 4]
 
 
 def _statuses(result: BatchResult) -> list[str]:

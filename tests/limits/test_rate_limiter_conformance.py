@@ -187,6 +187,45 @@ def test_kept_places_are_given_back_when_calls_are_limited(scarce: Callable[...,
     run(main())
 
 
+def test_kept_places_are_given_back_when_slow_answers_lower_the_limit():
+    async def main() -> None:
+        limiter = RateLimiter(Pace(concurrency=10))
+        process = OtherProcess(limiter)
+        for latency_s in (1.0, 1.0, 10.0, 10.0):
+            permits = [await process.remote.acquire(planned()) for _ in range(9)]
+            for permit in permits:
+                permit.release(ANSWERED, None, latency_s)
+            await _run_ready_callbacks()
+        (state,) = limiter.state()
+        assert state.limit == 8 and process.kinds.count("acquire") == 9
+        calls = [asyncio.ensure_future(process.remote.acquire(planned())) for _ in range(9)]
+        await _run_ready_callbacks()
+        assert in_flight(limiter) == 8
+        for call in calls:
+            call.cancel()
+
+    run(main())
+
+
+def test_a_place_that_took_nothing_of_a_rate_gives_nothing_back():
+    async def main() -> None:
+        limiter = RateLimiter(Pace(concurrency=4))
+        process = OtherProcess(limiter)
+        permits = [await process.remote.acquire(planned()) for _ in range(3)]
+        for permit in permits:
+            permit.release(ANSWERED, None, 0.5)
+        await _run_ready_callbacks()
+        assert in_flight(limiter) == 3
+        limiter.change(Pace(concurrency=4, requests_per_minute=60), BatchBudget())
+        waiting = [asyncio.ensure_future(limiter.acquire(planned())) for _ in range(4)]
+        await _run_ready_callbacks()
+        assert [call.done() for call in waiting] == [True, False, False, False]
+        for call in waiting:
+            call.cancel()
+
+    run(main())
+
+
 def test_the_places_of_a_lost_process_are_free():
     async def main() -> None:
         limiter = RateLimiter(Pace(concurrency=4))

@@ -87,7 +87,14 @@ def test_a_batch_that_was_replaced_is_read_from_its_beginning(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("duration_s", "x"), ("epoch", 2**70), ("place", None), ("verdict", "fine"), ("usage", [])],
+    [
+        ("duration_s", "x"),
+        ("epoch", 2**70),
+        ("place", None),
+        ("verdict", "fine"),
+        ("usage", []),
+        ("sample_id", 3),
+    ],
 )
 def test_a_sealed_line_that_is_no_result_ends_the_reading_and_changes_nothing_before_it(
     tmp_path: Path, name: str, value: object

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
+from evaluator.batch.identity import digest
 from evaluator.batch.records import Sample, Shot
 from evaluator.batch.rows.choice_order import shuffle_choices
 from evaluator.batch.rows.object_rows import RowError
@@ -149,6 +150,7 @@ class Mapper:
         self._required = required
         self._not_empty = () if mapping.allow_empty else tuple(required)
         self._inputs = {name: getter(text, f"inputs.{name}") for name, text in given.items()}
+        self._computed = [name for name, text in given.items() if has_markup(text)]
         if declared is None:
             self._by_name = ()
         else:
@@ -297,6 +299,13 @@ class Mapper:
         inputs: dict[str, Any] = {}
         for name, get in self._inputs.items():
             inputs[name] = get(row)
+        for name in self._computed:
+            value = inputs[name]
+            if value.__class__ is not str:
+                try:
+                    digest(value)  # as the sample's identity needs it
+                except UsageError as error:
+                    raise MissingField(f"the input `{name}` is {error}") from error
         for name in self._by_name:
             if name in row:
                 inputs[name] = row[name]

@@ -333,14 +333,19 @@ class Columns:
         Raises: UsageError, if the field to group by has more than MAX_VALUES values; KeyError,
         TypeError or ValueError, for something else than a result.
         """
+        key = result["key"]
+        sample_id = result["sample_id"]
+        # The hashes of numbers, unlike those of texts, do not spread over the table of an Interner.
+        if not isinstance(key, str) or not isinstance(sample_id, str):
+            raise TypeError("the key and the sample_id are text")
         cell = (result["template"], result["variant"])
         group = self.groups.setdefault(cell, len(self.groups))
         self._epochs.add((group, result["epoch"]))
         run = _run_of(result)
-        row = self.keys.number(result["key"])
+        row = self.keys.number(key)
         values = (
             group,
-            hash(result["sample_id"]),
+            hash(sample_id),
             run,
             _CODES[result["verdict"]],
             self._error_of(result, self._put_scores(row, result["scores"])),

@@ -340,6 +340,8 @@ class BatchIndex:
         cost = usage.get("cost_usd", 0.0)
         place = entry["place"]
         values = {name: score["value"] for name, score in scores.items()}
+        if not isinstance(entry["sample_id"], str):
+            raise TypeError("the sample_id is text")
         sample = self._sample_numbers.find(entry["sample_id"])
         row_values = (
             int(key, 16),
