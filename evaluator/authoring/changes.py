@@ -78,8 +78,14 @@ def open_version(named: str) -> Generator[Version]:
 
 def _version(title: str, path: Path) -> Version:
     is_project = (path / "templates").is_dir()
-    templates = path / "templates" if is_project else path
-    around = path if is_project else path.parent
+    if is_project:
+        templates = path / "templates"
+    else:
+        templates = path
+    if is_project:
+        around = path
+    else:
+        around = path.parent
     folders = [folder for folder in [around / "handlers"] if folder.is_dir()]
     library = TemplateLibrary.load(templates)
     place = templates.resolve()
@@ -223,7 +229,10 @@ def changes_between(
     """What changed of each template, or of the one called `name`, by name. `inputs` are for its
     prompts; without them those of its examples are used.
     """
-    names = sorted(before.names | after.names) if name is None else [name]
+    if name is None:
+        names = sorted(before.names | after.names)
+    else:
+        names = [name]
     for each in names:
         old = _portrait(before, each, inputs, model)
         new = _portrait(after, each, inputs, model)
@@ -306,7 +315,10 @@ def _lines(prompts: Prompts | None) -> list[str]:
     if prompts is None:
         return []
     text = _SIMULATED.sub("[simulated]", "\n".join(prompts.requests))
-    lines = text.split("\n") if text else []
+    if text:
+        lines = text.split("\n")
+    else:
+        lines = []
     if prompts.error is not None:
         lines.append(f"error: {prompts.error}")
     return lines

@@ -219,7 +219,10 @@ class TemplateTests:
                 kind = "text"
             else:
                 kind = node.output.type
-            value = None if kind == "text" else parse_output(expected, kind).value
+            if kind == "text":
+                value = None
+            else:
+                value = parse_output(expected, kind).value
             is_right = outcome.content.strip() == expected.strip() or (
                 value is not None and outcome.parsed_content == value
             )

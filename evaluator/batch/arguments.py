@@ -25,7 +25,10 @@ class Arguments:
     __slots__ = ("_names", "_node", "_types", "takes_shots")
 
     def __init__(self, node: TopLevel) -> None:
-        declared = node.params if isinstance(node, Function) else node.inputs
+        if isinstance(node, Function):
+            declared = node.params
+        else:
+            declared = node.inputs
         self._node = node
         self._names = [each.name for each in declared]
         # Values of these inputs are read, the others are taken as they are.

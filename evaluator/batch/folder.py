@@ -303,7 +303,10 @@ class BatchFolder:
         Raises: RecordError, with file and line, if a line is not a result or was changed; what
         `Columns.add` raises.
         """
-        keys = Interner() if columns is None else columns.keys
+        if columns is None:
+            keys = Interner()
+        else:
+            keys = columns.keys
         found = ResultIndex(keys)
         for number, offset, line, head in self._lines():
             key, identity, scored_by, verdict, retryable = head.groups()
@@ -416,7 +419,10 @@ class BatchFolder:
                     or (is_checked and line[_CHECKSUM] != b"%08x" % crc32(line[_CHECKED]))
                 ):
                     is_changed = is_checked and not is_sealed(line + b"\n")
-                    what = f"the line {ALTERED}" if is_changed else "not a line of results"
+                    if is_changed:
+                        what = f"the line {ALTERED}"
+                    else:
+                        what = "not a line of results"
                     raise _corrupt(self.path, number, what=what)
                 yield number, offset, line, head
                 number += 1

@@ -156,7 +156,10 @@ async def run_session(
         part = shard_of(options.select)
         if store is not None and part is not None:
             store.skip_to(part.number * SHARD_IDS)
-        unrecorded = {} if store is None else _unrecorded(store, options, manifest.before, earlier)
+        if store is None:
+            unrecorded = {}
+        else:
+            unrecorded = _unrecorded(store, options, manifest.before, earlier)
         worker = _make_worker(own, plan, limiter, unrecorded=unrecorded)
         for line in (*plan.notices, *notices, *_repair_notices(folder)):
             display.show("notice", line)

@@ -474,7 +474,10 @@ class Session:
         if not self._made and not self._lines:
             return
         store = self.worker.evaluator.services.store
-        scrub = None if store is None else store.redactor
+        if store is None:
+            scrub = None
+        else:
+            scrub = store.redactor
         results = [*self._lines, *encode_results(self._made, scrub)]
         self._made = []
         self._lines = []

@@ -198,7 +198,10 @@ def _plan(searched: str | JudgedBatch, given: dict[str, Any]) -> tuple[Evaluator
     options = replace(options, proposals=_read_proposals(given["proposals"]), **session)
     evaluator = make_evaluator(wanted, given, session_of_batch.get("sandbox"))
     batch = replace(wanted.options, **session_of_batch)
-    planning = evaluator.without_network() if given["dry_run"] else evaluator
+    if given["dry_run"]:
+        planning = evaluator.without_network()
+    else:
+        planning = evaluator
     if isinstance(searched, str):
         return evaluator, plan_search(planning, searched, wanted.rows, options, batch)
     judged = judge_search(planning, *searched)

@@ -339,7 +339,10 @@ def _attributes(
     cursor: Cursor, document: Document, with_snippets: bool
 ) -> Iterator[types.CompletionItem]:
     element = cursor.element
-    seen = set(element.attributes) if element.name == cursor.tag else set[str]()
+    if element.name == cursor.tag:
+        seen = set(element.attributes)
+    else:
+        seen = set[str]()
     for kind in _kinds_of_tag(cursor):
         for name in kind.attributes:
             if name in seen:

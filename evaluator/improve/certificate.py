@@ -292,7 +292,10 @@ def as_lines(certificate: Certificate, width: int) -> str:
 def as_page(certificate: Certificate) -> str:
     """The certificate as Markdown. Ends with a newline."""
     diff = diff_of(certificate)
-    shown = [] if diff is None else ["", *diff_block(diff), ""]
+    if diff is None:
+        shown = []
+    else:
+        shown = ["", *diff_block(diff), ""]
     return as_markdown(tables_of(certificate)) + "\n".join(shown)
 
 

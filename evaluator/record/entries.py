@@ -108,8 +108,8 @@ _ESCAPED = {"\\": "\\", '"': '"', "n": "\n", "t": "\t", "r": "\r"}
 
 
 def texts_of(entries: bytes) -> str:
-    """What `to_json` wrote, with its texts as they are. A search for secrets, some of which are
-    escaped or broken into lines themselves, then finds in them what it finds in the values.
+    """What `to_json` wrote, with its texts as they are. Secrets may be escaped or broken into lines
+    themselves; a search then finds in the texts what it finds in the values.
     """
     return _ESCAPE.sub(_character, entries.decode())
 

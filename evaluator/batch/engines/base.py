@@ -225,7 +225,10 @@ def crash_result(job: Job) -> SampleResult:
 
 def unanswered_result(work: WorkItem, failure: Failure, number: int | None = None) -> SampleResult:
     """The error of a sample that no Worker has answered; `number` is its unfinished task's."""
-    task_file = None if number is None else f"tasks/active/TASK-{number}.md"
+    if number is None:
+        task_file = None
+    else:
+        task_file = f"tasks/active/TASK-{number}.md"
     return work.result(
         Verdict.ERROR, failure=failure, started=now(), task_id=number, task_file=task_file
     )

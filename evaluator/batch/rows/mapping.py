@@ -236,7 +236,10 @@ class Mapper:
         earlier = self._ids.add(id, place if line is None else line)
         if earlier is None:
             return sample
-        kind = "row" if line is None else "line"
+        if line is None:
+            kind = "row"
+        else:
+            kind = "line"
         message = (
             f"the id is not unique, it is first in {kind} {earlier}; name another field as id "
             f"(--id FIELD), or identify rows by their numbers (--id {LINE})"

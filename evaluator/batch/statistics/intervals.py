@@ -473,8 +473,14 @@ class _Ordered:
         values = self._values
         sample = self._sample
         middle = place * len(sample) // len(values)
-        low = sample[middle - _AROUND] if middle >= _AROUND else -math.inf
-        high = sample[middle + _AROUND] if middle + _AROUND < len(sample) else math.inf
+        if middle >= _AROUND:
+            low = sample[middle - _AROUND]
+        else:
+            low = -math.inf
+        if middle + _AROUND < len(sample):
+            high = sample[middle + _AROUND]
+        else:
+            high = math.inf
         first = sum(map(partial(operator.gt, low), values))
         near = [low] * operator.countOf(values, low)
         if low < high:

@@ -552,5 +552,8 @@ def _amount(column: Column, rows: Rows) -> Amount:
         values = known_values(column, rows)
     else:
         values = values_at(column, rows)
-    total = math.fsum(values) if column.typecode == "d" else sum(values)
+    if column.typecode == "d":
+        total = math.fsum(values)
+    else:
+        total = sum(values)
     return Amount(total, len(rows) - unknown, len(rows))
