@@ -317,7 +317,15 @@ class BatchFolder:
                     place = columns.add(decode_line(line))
                 except _NOT_RESULTS as error:
                     raise _not_a_result(self.path, number, error) from error
-            found.put(place, key, offset, identity, scored_by, verdict, retryable == b"true")
+            found.put(
+                place,
+                key,
+                offset=offset,
+                identity=identity,
+                scored_by=scored_by,
+                verdict=verdict,
+                is_retryable=retryable == b"true",
+            )
         return found
 
     def results(self) -> Iterator[SampleResult]:

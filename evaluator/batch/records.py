@@ -144,14 +144,14 @@ class Score:
         return cls(
             data["value"],
             data["passed"],
-            data.get("answer"),
-            data.get("explanation", ""),
-            data.get("error"),
-            data.get("metadata", {}),
-            Usage.from_dict(data["usage"]) if "usage" in data else NOTHING,
-            data.get("decides", True),
-            data.get("version", ""),
-            data.get("at", ""),
+            answer=data.get("answer"),
+            explanation=data.get("explanation", ""),
+            error=data.get("error"),
+            metadata=data.get("metadata", {}),
+            usage=Usage.from_dict(data["usage"]) if "usage" in data else NOTHING,
+            decides=data.get("decides", True),
+            version=data.get("version", ""),
+            at=data.get("at", ""),
         )
 
 

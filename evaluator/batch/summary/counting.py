@@ -255,10 +255,13 @@ def summarise_columns(
 def _groups(
     columns: Columns, order: Iterable[tuple[str, str]], totals: Mapping[tuple[str, str], int]
 ) -> list[_Group]:
-    rows_of = [
-        rows_where(partial(eq, group), columns.group, range(len(columns)))
-        for group in columns.groups.values()
-    ]
+    if len(columns.groups) == 1:
+        rows_of: list[Rows] = [range(len(columns))]
+    else:
+        found = [array("i") for _ in columns.groups]
+        for row, group in enumerate(columns.group):
+            found[group].append(row)
+        rows_of = [*found]
     return [_Group(columns, rows_of[columns.groups[key]], total=totals.get(key)) for key in order]
 
 
