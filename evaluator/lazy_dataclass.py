@@ -2,9 +2,9 @@
 
 The decorator of the standard library compiles six functions for a frozen class. That takes half a
 millisecond, and a command imports more than two hundred classes. Here `__init__` is compiled when
-the first instance is made, and the other methods are closures over the names of the fields. The
-`__init__` of a frozen class with slots sets the slots directly, which is faster than
-`object.__setattr__`.
+the first instance is made, and the other methods are closures over the names of the fields. A
+frozen instance with slots has a class without `__setattr__` until `__init__` returns: its fields
+are then set as those of any other object, which takes half the time.
 
 Fields, slots, defaults and inheritance are those of the standard library: `fields`, `replace`,
 `asdict`, `match`, pickling and ordinary dataclasses as subclasses work. Fields are compared as
@@ -18,7 +18,7 @@ import dataclasses
 import operator
 import reprlib
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, FrozenInstanceError
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform, overload
 
@@ -134,17 +134,31 @@ class _Default:
 _FACTORY = _Default()
 # The expressions that make what these factories make, without a call.
 _DISPLAYS: dict[Any, str] = {dict: "{}", list: "[]"}
+# What a class needs so that its instances may be changed.
+_OPEN = {
+    "__slots__": (),
+    "__setattr__": object.__setattr__,
+    "__delattr__": object.__delattr__,
+}
+
+
+def _set_all(
+    instance: object, setters: Iterable[Callable[[Any, Any], None]], values: Iterable[Any]
+) -> None:
+    for set_field, value in zip(setters, values, strict=True):
+        set_field(instance, value)
 
 
 def _compile_init(cls: type, is_frozen: bool) -> types.FunctionType:
     parameters: list[str] = []
     keywords: list[str] = []
     lines: list[str] = []
-    names: dict[str, Any] = {"_FACTORY": _FACTORY, "_set": object.__setattr__}
+    set_fields: list[str] = []
+    setters: list[Callable[[Any, Any], None]] = []
+    names: dict[str, Any] = {"_FACTORY": _FACTORY}
     annotations: dict[str, Any] = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         name = field.name
-        value = name
         parameter = name
         if field.default_factory is not MISSING:
             factory = field.default_factory
@@ -153,27 +167,42 @@ def _compile_init(cls: type, is_frozen: bool) -> types.FunctionType:
                 factory = factory.__origin__
             names[f"_make_{name}"] = factory
             parameter = f"{name}=_FACTORY"
-            value = _DISPLAYS.get(factory, f"_make_{name}()")
             if field.init:
-                value = f"{value} if {name} is _FACTORY else {name}"
+                lines.append(f"if {name} is _FACTORY:")
+            indent = "    " * field.init
+            lines.append(f"{indent}{name} = {_DISPLAYS.get(factory, f'_make_{name}()')}")
         elif field.default is not MISSING:
             names[f"_default_{name}"] = field.default
             parameter = f"{name}=_default_{name}"
             if not field.init:
-                value = f"_default_{name}"
+                lines.append(f"{name} = _default_{name}")
         elif not field.init:
             continue
         if field.init:
             (keywords if field.kw_only else parameters).append(parameter)
             annotations[name] = field.type
+        set_fields.append(name)
         slot = getattr(cls, name, None)
-        if not is_frozen:
-            lines.append(f"self.{name} = {value}")
-        elif isinstance(slot, types.MemberDescriptorType):
-            names[f"_set_{name}"] = slot.__set__
-            lines.append(f"_set_{name}(self, {value})")
-        else:
-            lines.append(f"_set(self, {name!r}, {value})")
+        if isinstance(slot, types.MemberDescriptorType):
+            setters.append(slot.__set__)
+    sets = [f"self.{name} = {name}" for name in set_fields]
+    if not is_frozen:
+        lines += sets
+    elif len(setters) == len(set_fields) and type(cls) is type:
+        names["_cls"] = cls
+        names["_open"] = type(cls.__name__, (cls,), dict(_OPEN))
+        names["_set_class"] = object.__dict__["__class__"].__set__
+        names["_setters"] = setters
+        names["_set_all"] = _set_all
+        lines.append("if self.__class__ is _cls:")
+        lines += [f"    {line}" for line in ("_set_class(self, _open)", *sets)]
+        lines.append("    _set_class(self, _cls)")
+        # An instance of a derived class.
+        values = "".join(f"{name}, " for name in set_fields)
+        lines.append(f"else: _set_all(self, _setters, ({values}))")
+    else:
+        names["_set"] = object.__setattr__
+        lines += [f"_set(self, {name!r}, {name})" for name in set_fields]
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
     if keywords:
