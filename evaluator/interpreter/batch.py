@@ -54,13 +54,14 @@ async def _evaluated(
     running = asyncio.Semaphore(concurrency)
     unread = asyncio.Semaphore(AHEAD * concurrency)
     queue: asyncio.Queue[asyncio.Task[Outcome] | BaseException | None] = asyncio.Queue()
-    started: set[asyncio.Task[Outcome]] = set()
+    started: set[asyncio.Task[Any] | None] = set()
 
     async def one(row: Mapping[str, Any]) -> Outcome:
         try:
             return await evaluate(row)
         finally:
             running.release()
+            started.discard(asyncio.current_task())
 
     async def feed() -> None:
         try:
@@ -70,7 +71,6 @@ async def _evaluated(
                     await running.acquire()
                     task = asyncio.ensure_future(one(row))
                     started.add(task)
-                    task.add_done_callback(started.discard)
                     queue.put_nowait(task)
         except BaseException as error:
             # Every exception is caught, because otherwise the consumer would wait forever.
@@ -92,7 +92,7 @@ async def _evaluated(
                 unread.release()
                 yield outcome
         finally:
-            await cancel_all([feeder, *started])
+            await cancel_all([feeder, *filter(None, started)])
 
 
 async def _aiter(rows: Rows) -> AsyncGenerator[Mapping[str, Any]]:

@@ -67,6 +67,9 @@ class Segment:
         self._failure: OSError | None = None
         self._writing = threading.RLock()
         self._syncing = threading.Lock()
+        # The journals that are flushed at the end of this turn of the event loop.
+        self._later: dict[SegmentJournal, None] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
         lock(self._fd)
         try:
             owner = owner_text(current_owner())
@@ -88,6 +91,29 @@ class Segment:
         with self._writing:
             self._tasks[task_id] = PackedTask(task_id, labels=labels)
             self._open.add(task_id)
+
+    def flush_later(self, journal: SegmentJournal) -> bool:
+        """Flushes the journal at the end of this turn of the event loop, as those of other tasks.
+        False, if another event loop has journals to flush.
+        """
+        loop = asyncio.get_running_loop()
+        with self._writing:
+            if self._loop is None or self._loop.is_closed():
+                self._loop = loop
+                self._later.clear()
+                loop.call_soon(self._flush_all)
+            if self._loop is not loop:
+                return False
+            self._later[journal] = None
+            return True
+
+    def _flush_all(self) -> None:
+        with self._writing:
+            journals = self._later
+            self._later = {}
+            self._loop = None
+        for journal in journals:
+            journal.flush_quietly()
 
     def append(self, task_id: int, data: bytes, status: PackedStatus) -> None:
         """Writes the next bytes of a task, as one frame in one write.
@@ -200,7 +226,7 @@ class Segment:
 class SegmentJournal(Journal):
     """The journal of one task in a segment."""
 
-    __slots__ = ("_handle", "_key", "_packed", "_segment", "_signature", "_status")
+    __slots__ = ("_key", "_packed", "_segment", "_signature", "_status")
 
     def __init__(
         self,
@@ -216,7 +242,6 @@ class SegmentJournal(Journal):
         )
         self._segment = segment
         self._status: PackedStatus = "running"
-        self._handle: asyncio.Handle | None = None
         self._key: bytes | None = None
         # That of the task's last frame.
         self._signature = b""
@@ -237,17 +262,12 @@ class SegmentJournal(Journal):
         return self._segment.path
 
     def flush_end(self) -> bool:
-        if self.policy == "step":
-            self.flush()
-            return True
-        if self._handle is None:
-            self._handle = asyncio.get_running_loop().call_soon(self._flush_quietly)
-        return False
+        if self.policy != "step" and self._segment.flush_later(self):
+            return False
+        self.flush()
+        return True
 
     def flush(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
         if self._failure is not None:
             raise self._refusal(self._failure)
         if not self._packed:
@@ -260,7 +280,8 @@ class SegmentJournal(Journal):
         self._write(frame)
         self._packed.clear()
 
-    def _flush_quietly(self) -> None:
+    def flush_quietly(self) -> None:
+        """As `flush`, unless the journal is closed or has failed."""
         if self._fd >= 0 and self._failure is None:
             # The next call of the journal raises it again.
             with contextlib.suppress(RecordError):
