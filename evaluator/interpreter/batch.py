@@ -18,20 +18,23 @@ Rows = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
 
 
 def evaluate_rows(
-    evaluate: Callable[[Mapping[str, Any]], Awaitable[Outcome]], rows: Rows, concurrency: int
+    evaluate: Callable[[Mapping[str, Any]], Awaitable[Outcome]],
+    rows: Rows,
+    concurrency: int,
+    at_end: Callable[[], None],
 ) -> AsyncGenerator[Outcome]:
     """Evaluates at most `concurrency` rows at once; at most AHEAD times as many results wait for an
     earlier row.
 
     An error of the iterator is raised after the results of the rows before it. A CancelledError or
     GeneratorExit of the iterator is raised as a UsageError, because it would otherwise end the
-    caller. An asynchronous generator is closed.
+    caller. An asynchronous generator is closed. `at_end` is called when all evaluations have ended.
 
     Raises: UsageError, at once, for a text, a path, a mapping or a frame: iterating over one gives
     no rows.
     """
     _check(rows)
-    return _evaluated(evaluate, rows, concurrency=concurrency)
+    return _evaluated(evaluate, rows, concurrency=concurrency, at_end=at_end)
 
 
 def _check(rows: Any) -> None:
@@ -49,26 +52,36 @@ def _check(rows: Any) -> None:
 
 
 async def _evaluated(
-    evaluate: Callable[[Mapping[str, Any]], Awaitable[Outcome]], rows: Rows, concurrency: int
+    evaluate: Callable[[Mapping[str, Any]], Awaitable[Outcome]],
+    rows: Rows,
+    concurrency: int,
+    at_end: Callable[[], None],
 ) -> AsyncGenerator[Outcome]:
-    running = asyncio.Semaphore(concurrency)
-    unread = asyncio.Semaphore(AHEAD * concurrency)
+    running = 0
+    unread = 0
+    has_room = asyncio.Event()
     queue: asyncio.Queue[asyncio.Task[Outcome] | BaseException | None] = asyncio.Queue()
     started: set[asyncio.Task[Any] | None] = set()
 
     async def one(row: Mapping[str, Any]) -> Outcome:
+        nonlocal running
         try:
             return await evaluate(row)
         finally:
-            running.release()
+            running -= 1
+            has_room.set()
             started.discard(asyncio.current_task())
 
     async def feed() -> None:
+        nonlocal running, unread
         try:
             async with aclosing(_aiter(rows)) as source:
                 async for row in source:
-                    await unread.acquire()
-                    await running.acquire()
+                    while running >= concurrency or unread >= AHEAD * concurrency:
+                        has_room.clear()
+                        await has_room.wait()
+                    running += 1
+                    unread += 1
                     task = asyncio.ensure_future(one(row))
                     started.add(task)
                     queue.put_nowait(task)
@@ -89,10 +102,14 @@ async def _evaluated(
                 if isinstance(entry, BaseException):
                     raise entry
                 outcome = await entry
-                unread.release()
+                unread -= 1
+                has_room.set()
                 yield outcome
         finally:
-            await cancel_all([feeder, *filter(None, started)])
+            try:
+                await cancel_all([feeder, *filter(None, started)])
+            finally:
+                at_end()
 
 
 async def _aiter(rows: Rows) -> AsyncGenerator[Mapping[str, Any]]:

@@ -14,7 +14,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -495,28 +494,17 @@ class Evaluator(EvaluatorParts):
                 prepared = own.prepare(name, **shared)
             return await prepared.evaluate(row, **options)
 
-        outcomes = evaluate_rows(evaluate_row, rows, concurrency=concurrency)
-        if store is None or not is_packed:
-            return outcomes
-        return _closing(outcomes, store)
+        def end() -> None:
+            if store is not None and is_packed:
+                store.close()
+
+        return evaluate_rows(evaluate_row, rows, concurrency, at_end=end)
 
 
 def _check_flag(name: str, value: object) -> None:
     """Raises: UsageError, for anything but True and False."""
     if not isinstance(value, bool):
         raise UsageError(f"{name} is {value!r}, expected True or False")
-
-
-async def _closing(
-    outcomes: AsyncGenerator[Outcome, None], store: TaskStore
-) -> AsyncGenerator[Outcome, None]:
-    """`outcomes`; at the end `store` is closed."""
-    try:
-        async with aclosing(outcomes):
-            async for outcome in outcomes:
-                yield outcome
-    finally:
-        store.close()
 
 
 def _check_inputs(inputs: object) -> None:
