@@ -27,6 +27,7 @@ from evaluator.batch.engines.base import (
     Link,
     Remote,
     crash_result,
+    pack_work,
     unpack_result,
 )
 from evaluator.batch.engines.host import VERSIONS, Opened, Recipe, portable_error
@@ -255,7 +256,7 @@ class Pool:
             self._spawn(self._perform_here(job))
         else:
             member.jobs[job.number] = job
-            member.link.send(("work", job.number, job.work, job.unrecorded))
+            member.link.send(("work", job.number, pack_work(job.work), job.unrecorded))
 
     async def _perform_here(self, job: Job) -> None:
         worker = replace(self._worker, unrecorded={**self._worker.unrecorded, **job.unrecorded})
