@@ -149,24 +149,25 @@ def _plain(value: Any) -> Any:
 
 class Identity:
     """A sample's key and identity. `parts`: template, handler and inputs; also the target, if the
-    simulated model answers with it, an existing answer, and few-shot examples.
+    simulated model answers with it, an existing answer, and few-shot examples. `made_of`: what `of`
+    was given; None for another identity.
 
     `value` and `parts` of an identity that a Cell has made are computed when they are first read,
     which may be in another process: a batch without earlier results needs only the key.
     """
 
-    __slots__ = ("_made_of", "key", "parts", "value")
+    __slots__ = ("key", "made_of", "parts", "value")
 
     key: str
     value: str
     parts: Mapping[str, str]
-    _made_of: tuple[Cell, Sample, int, str] | None
+    made_of: tuple[Cell, Sample, int, str] | None
 
     def __init__(self, key: str, value: str, parts: Mapping[str, str]) -> None:
         self.key = key
         self.value = value
         self.parts = parts
-        self._made_of = None
+        self.made_of = None
 
     @classmethod
     def of(cls, cell: Cell, sample: Sample, epoch: int, inputs_part: str = "") -> Identity:
@@ -175,23 +176,18 @@ class Identity:
         """
         identity = cls.__new__(cls)
         identity.key = key_of(sample.id, epoch, template=cell.template, variant=cell.variant)
-        identity._made_of = cell, sample, epoch, inputs_part
+        identity.made_of = cell, sample, epoch, inputs_part
         return identity
 
     def __getattr__(self, name: str) -> Any:
         """Called for an attribute that has no value yet."""
-        if name not in ("value", "parts") or self._made_of is None:
+        if name not in ("value", "parts") or self.made_of is None:
             raise AttributeError(name)
-        cell, sample, epoch, inputs_part = self._made_of
+        cell, sample, epoch, inputs_part = self.made_of
         self.parts = cell.parts_of(sample, inputs_part)
         text = "\0".join((SCHEMA, sample.id, str(epoch), cell.template, *self.parts.values()))
         self.value = blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
         return getattr(self, name)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self._made_of is None:
-            return Identity, (self.key, self.value, self.parts)
-        return Identity.of, self._made_of
 
 
 @frozen

@@ -80,6 +80,24 @@ class Sample:
     answer: str | None = None
     shots: tuple[Shot, ...] = ()
 
+    def to_values(self) -> tuple[Any, ...]:
+        """The fields in their order, as data."""
+        values = _sample_values(self)
+        if self.shots:
+            return (*values[:-1], [(shot.inputs, shot.answer) for shot in self.shots])
+        return values
+
+    @classmethod
+    def from_values(cls, values: tuple[Any, ...]) -> Sample:
+        """The sample that `to_values` made `values` from."""
+        *fields, shots = values
+        if shots:
+            shots = tuple(Shot(*shot) for shot in shots)
+        return cls(*fields, shots=shots)
+
+
+_sample_values = attrgetter("id", "inputs", "target", "metadata", "place", "answer", "shots")
+
 
 @frozen
 class Score:

@@ -19,6 +19,8 @@ from evaluator.nodes.declare import field_of
 from evaluator.nodes.walk import children, descendants
 
 _name_of = attrgetter("name")
+_OF_STRINGS = ("string", "any")
+"""Types that every text has."""
 
 
 def bind_inputs(
@@ -46,7 +48,7 @@ def bind_inputs(
     for entry in declared:
         if entry.name in given:
             value = given[entry.name]
-            if value.__class__ is str and entry.type == "string":
+            if value.__class__ is str and entry.type in _OF_STRINGS:
                 values[entry.name] = value  # the usual case, without the calls
             else:
                 _take(entry, value, location=location, values=values, problems=problems)

@@ -18,13 +18,14 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any, Protocol, runtime_checkable
 
 from evaluator import clock
-from evaluator.batch.identity import encode_results
+from evaluator.batch.identity import Identity, encode_results
 from evaluator.batch.progress import SilentProcess
-from evaluator.batch.records import Failure, SampleResult, Verdict
+from evaluator.batch.records import Failure, Sample, SampleResult, Verdict
 from evaluator.batch.work import Worker, WorkItem, WorkResult
 from evaluator.errors import EvaluatorError, ProviderError
 from evaluator.errors.results import Usage
@@ -232,6 +233,48 @@ def unanswered_result(work: WorkItem, failure: Failure, number: int | None = Non
     return work.result(
         Verdict.ERROR, failure=failure, started=now(), task_id=number, task_file=task_file
     )
+
+
+_NOTHING_EARLIER = (None, None, None, {})
+
+
+def pack_work(work: WorkItem) -> tuple[Any, ...]:
+    """What `unpack_work` makes the work of. It is pickled faster than the work."""
+    identity = work.identity
+    made_of = identity.made_of
+    earlier: tuple[Any, ...] | None = (work.resumes, work.retry_of, work.answered, work.keeps)
+    if earlier == _NOTHING_EARLIER:
+        earlier = None
+    if made_of is None:
+        made_by: Any = (identity.key, identity.value, identity.parts)
+    else:
+        made_by = made_of[-1]
+    return (
+        work.sample.to_values(),
+        work.epoch,
+        work.cell,
+        work.variant,
+        made_by,
+        work.scored_by,
+        earlier,
+    )
+
+
+def unpack_work(packed: tuple[Any, ...]) -> WorkItem:
+    """The work that `pack_work` was given."""
+    values, epoch, cell, variant, made_by, scored_by, earlier = packed
+    sample = Sample.from_values(values)
+    if isinstance(made_by, str):
+        identity = Identity.of(cell, sample, epoch, made_by)
+    else:
+        identity = Identity(*made_by)
+    work = WorkItem(
+        sample, epoch, cell=cell, variant=variant, identity=identity, scored_by=scored_by
+    )
+    if earlier is None:
+        return work
+    resumes, retry_of, answered, keeps = earlier
+    return replace(work, resumes=resumes, retry_of=retry_of, answered=answered, keeps=keeps)
 
 
 _COUNTED = (

@@ -30,7 +30,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from evaluator.batch.engines.base import RemoteLimiter, pack_result
+from evaluator.batch.engines.base import RemoteLimiter, pack_result, unpack_work
 from evaluator.batch.engines.taskfiles import OwnFolder, Probe
 from evaluator.batch.records import Limited
 from evaluator.batch.scorers.contract import exception_text
@@ -311,7 +311,9 @@ class Host:
         """Takes messages: a pickled list."""
         for kind, *rest in pickle.loads(messages):
             if kind == "work":
-                self._tasks[rest[0]] = asyncio.ensure_future(self._perform(*rest))
+                number, packed, unrecorded = rest
+                performing = self._perform(number, unpack_work(packed), unrecorded)
+                self._tasks[number] = asyncio.ensure_future(performing)
             elif kind in ("acquired", "rejected"):
                 self._limiter.answer(*rest)
             elif kind == "recall":

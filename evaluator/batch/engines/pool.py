@@ -27,6 +27,7 @@ from evaluator.batch.engines.base import (
     Link,
     Remote,
     crash_result,
+    pack_work,
     unpack_result,
 )
 from evaluator.batch.engines.host import VERSIONS, Opened, Recipe, portable_error
@@ -225,10 +226,9 @@ class Pool:
         self._run_suspects()
         # As many of the samples at hand as each process gets when all that are starting are there.
         share = ceil(len(self._jobs) / max(1, len(self._members) + len(self._starting)))
+        members = [member for member in self._members if not member.is_reserved]
         while self._waiting:
-            member = min(
-                (each for each in self._members if not each.is_reserved), key=_load, default=None
-            )
+            member = min(members, key=_load, default=None)
             if member is None or len(member.jobs) >= share:
                 return
             job = self._waiting.popleft()
@@ -255,7 +255,7 @@ class Pool:
             self._spawn(self._perform_here(job))
         else:
             member.jobs[job.number] = job
-            member.link.send(("work", job.number, job.work, job.unrecorded))
+            member.link.send(("work", job.number, pack_work(job.work), job.unrecorded))
 
     async def _perform_here(self, job: Job) -> None:
         worker = replace(self._worker, unrecorded={**self._worker.unrecorded, **job.unrecorded})
@@ -271,27 +271,37 @@ class Pool:
     # -- messages ----------------------------------------------------------------------------------
 
     def _receive(self, member: _Member, message: tuple[Any, ...]) -> None:
-        kind, *rest = message
+        kind = message[0]
         member.silent_s = 0.0
-        if kind == "acquire":
-            member.proxy.acquire(*rest)
+        if kind == "done":
+            _, number, line, counted, pending, files = message
+            job = self._take_back(member, number)
+            self._end(job, self._result_of(job, line, counted, pending=pending, files=files))
         elif kind == "renew":
-            member.proxy.renew(*rest)
+            member.proxy.renew(*message[1:])
+        elif kind == "acquire":
+            member.proxy.acquire(*message[1:])
         elif kind == "release":
-            member.proxy.release(*rest)
+            member.proxy.release(*message[1:])
         elif kind == "sign":
             member.owes_sign = False
         elif kind == "notice":
-            LOGGER.warning("%s: %s", member.node.name, rest[0])
+            LOGGER.warning("%s: %s", member.node.name, message[1])
         else:
-            job = member.jobs.pop(rest[0])
-            if member.alone is job:
-                member.alone = None
-            self._failed_starts.pop(member.node.id, None)
-            self._end(job, rest[1] if kind == "raised" else self._receive_result(job, *rest[1:]))
-            self._distribute_soon()
+            _, number, error = message
+            self._end(self._take_back(member, number), error)
 
-    def _receive_result(
+    def _take_back(self, member: _Member, number: int) -> Job:
+        """The job of that number, which has ended in `member`."""
+        job = member.jobs.pop(number)
+        if member.alone is job:
+            member.alone = None
+        if self._failed_starts:
+            self._failed_starts.pop(member.node.id, None)
+        self._distribute_soon()
+        return job
+
+    def _result_of(
         self,
         job: Job,
         line: bytes,

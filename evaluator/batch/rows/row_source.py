@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 import os
 from collections.abc import (
     AsyncGenerator,
@@ -48,6 +49,7 @@ from evaluator.batch.rows.object_rows import (
 from evaluator.errors import ExpressionError, UsageError
 from evaluator.errors.messages import listed
 from evaluator.lazy_dataclass import frozen
+from evaluator.store.columns import Spool
 
 AsyncRows: TypeAlias = AsyncGenerator[tuple[int | None, dict[str, Any]], None]
 
@@ -60,8 +62,10 @@ _FORMATS: dict[str, tuple[str, Callable[[Path], Rows]]] = {
     ".parquet": ("parquet", read_parquet),
 }
 _MAX_HOLD_S = 0.005
-MAX_CHECKED = 5_000
-"""The most samples that are kept between `RowSource.check` and the first reading."""
+SLICE = 256
+"""Checked samples that are encoded at once; so many are in memory."""
+MAX_CHECKED_BYTES = 1 << 28
+"""The most bytes of samples that are kept between `RowSource.check` and the first reading."""
 _SAME_NAMES = RowMapping()
 _ALL = Selection()
 
@@ -125,7 +129,7 @@ class RowSource:
     """The samples of a source: `async for sample in rows`, each time from the first one.
 
     Rows are read on demand and not kept, except those of a `sample`, and between `check` and the
-    first reading those of a small source. Reading yields to the event loop every few
+    first reading those of a source that is not large. Reading yields to the event loop every few
     milliseconds. An iterator can be read only once. An asynchronous generator is
     closed when reading stops.
 
@@ -149,7 +153,7 @@ class RowSource:
         self._selection = selection
         self._is_used = False
         self._has_shots = choose_shots is not None
-        self._checked: list[Sample] | None = None
+        self._checked: CheckedSamples | None = None
         mapper = partial(Mapper, mapping, origin.name, declared, required)
         self._pass = partial(_Pass, origin.name, partial(mapper, choose_shots))
         self._pass_without_shots = partial(_Pass, origin.name, mapper)
@@ -213,9 +217,11 @@ class RowSource:
         checked = self._checked
         self._checked = None
         if checked is not None:
-            for sample in checked:
-                if part is None or part.takes(next(places)):
-                    yield sample
+            for samples in checked.slices():
+                for sample in samples:
+                    if part is None or part.takes(next(places)):
+                        yield sample
+                await clock.sleep(0)
             return
         this = self._pass(self._selection)
         rows = self._origin.read()
@@ -256,18 +262,19 @@ class RowSource:
             this = self._pass(self._selection)
         else:
             this = self._pass_without_shots(self._selection)
-        checked: list[Sample] = []
+        checked = None
+        if with_shots == self._has_shots:
+            checked = CheckedSamples()
         for sample in self._all(this):
-            if len(checked) <= MAX_CHECKED:
-                checked.append(sample)
+            if checked is not None and not checked.append(sample):
+                checked = None
             try:
                 check(sample)
             except UsageError as error:
                 raise RowError(
                     str(error), source=self.name, line=this.line, place=sample.place, id=sample.id
                 ) from error
-        if len(checked) <= MAX_CHECKED and with_shots == self._has_shots:
-            self._checked = checked
+        self._checked = checked
 
     def _all(self, this: _Pass) -> Iterator[Sample]:
         yield from self._taken(this)
@@ -304,6 +311,47 @@ class RowSource:
                     yield sample
                 if this.is_done:
                     return
+
+
+class CheckedSamples:
+    """Samples in the order in which they were checked. Memory has only the last ones, a temporary
+    file the others.
+    """
+
+    def __init__(self) -> None:
+        self._spool = Spool()
+        self._slices: list[tuple[int, int]] = []
+        self._bytes = 0
+        self._last: list[Sample] = []
+
+    def append(self, sample: Sample) -> bool:
+        """Adds a sample. Returns: whether all samples are kept; not those of a large source, those
+        that the disk has no room for, and those that have other values than data.
+        """
+        last = self._last
+        last.append(sample)
+        if len(last) < SLICE:
+            return True
+        try:
+            data = marshal.dumps([sample.to_values() for sample in last])
+        except ValueError:
+            return False
+        self._bytes += len(data)
+        place = None
+        if self._bytes <= MAX_CHECKED_BYTES:
+            place = self._spool.write(data)
+        if place is None:
+            return False
+        self._slices.append((place, len(data)))
+        self._last = []
+        return True
+
+    def slices(self) -> Iterator[list[Sample]]:
+        """The samples, a slice at a time. Raises: RecordError, if the disk fails."""
+        for place, size in self._slices:
+            values = marshal.loads(self._spool.read(place, size))
+            yield list(map(Sample.from_values, values))
+        yield self._last
 
 
 class _Pass:

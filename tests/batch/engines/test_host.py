@@ -23,9 +23,9 @@ from evaluator import (
     disk,
 )
 from evaluator.background import BackgroundStore, BackgroundTools
-from evaluator.batch import Verdict
+from evaluator.batch import Cell, Identity, Sample, Score, Shot, Variant, Verdict, WorkItem
 from evaluator.batch.engines import LocalEngine
-from evaluator.batch.engines.base import unpack_result
+from evaluator.batch.engines.base import pack_work, unpack_result, unpack_work
 from evaluator.batch.engines.host import Host, make_recipe
 from evaluator.batch.engines.taskfiles import make_probe
 from evaluator.batch.identity import decode_line, is_sealed, parse_line
@@ -58,7 +58,7 @@ async def result_message(host: Host) -> tuple[Any, ...]:
 
 async def message_of_a_sample(judged_by: Any, folder: Path) -> tuple[Any, ...]:
     async with a_host(judged_by, folder) as (host, bench):
-        await host.post(pickle.dumps([("work", 1, bench.work(0), {})]))
+        await host.post(pickle.dumps([("work", 1, pack_work(bench.work(0)), {})]))
         return await result_message(host)
 
 
@@ -107,7 +107,7 @@ def test_a_line_and_what_is_counted_of_it_hold_no_secret(
             work = bench.work(0)
             sample = replace(work.sample, inputs={"question": text}, metadata={"of": text})
             work = replace(work, sample=sample)
-            await host.post(pickle.dumps([("work", 1, work, {})]))
+            await host.post(pickle.dumps([("work", 1, pack_work(work), {})]))
             _, _, line, counted, *_ = await result_message(host)
             return line, repr(counted), unpack_result(work, counted)
 
@@ -125,7 +125,7 @@ def test_a_closing_host_cancels_its_samples_and_sends_nothing_about_them(tmp_pat
     async def run() -> None:
         async with a_host("exact", tmp_path) as (host, bench):
             bench.server.hold()
-            await host.post(pickle.dumps([("work", 1, bench.work(0), {})]))
+            await host.post(pickle.dumps([("work", 1, pack_work(bench.work(0)), {})]))
             receiving = asyncio.ensure_future(result_message(host))
             await bench.server.until(lambda: bench.server.open == 1)
             await host.close()
@@ -228,7 +228,7 @@ def test_tasks_in_a_worker_process_may_start_background_tasks_on_the_machine_of_
                     elsewhere = replace(recipe.evaluator, machine="another")
                     recipe = replace(recipe, evaluator=elsewhere)
                 assert not isinstance(await host.open(pickle.dumps(recipe), None, 1), Exception)
-                await host.post(pickle.dumps([("work", 1, bench.work(0), {})]))
+                await host.post(pickle.dumps([("work", 1, pack_work(bench.work(0)), {})]))
                 message = await result_message(host)
                 await host.close()
                 return message
@@ -247,3 +247,26 @@ def test_tasks_in_a_worker_process_may_start_background_tasks_on_the_machine_of_
             and "cannot start background tasks on another machine" in result.failure.message
         )
         assert not (tmp_path / "bg").exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"identity": Identity("key", "value", {"inputs": "i"}), "resumes": 7},
+        {"retry_of": 8, "keeps": {"exact": Score(1.0, True)}},
+    ],
+)
+def test_packed_work_is_the_same_work(changes: dict[str, Any]) -> None:
+    cell = Cell("ask", "v", "t", "h", is_simulated=True)
+    shots = (Shot({"q": "Why?"}, "so"),)
+    sample = Sample("a", {"q": "How?"}, ["x"], {"level": 1}, 3, answer="y", shots=shots)
+    identity = Identity.of(cell, sample, 2)
+    work = WorkItem(
+        sample, 2, cell=cell, variant=Variant("v", "m"), identity=identity, scored_by="by"
+    )
+    work = replace(work, **changes)
+    unpacked = unpack_work(pickle.loads(pickle.dumps(pack_work(work))))
+    assert replace(unpacked, identity=work.identity) == work
+    for name in ("key", "value", "parts"):
+        assert getattr(unpacked.identity, name) == getattr(work.identity, name)

@@ -18,8 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator import MissingExtra, UsageError
-from evaluator.batch import Sample, Selection
-from evaluator.batch.rows import RowError, RowMapping, open_rows
+from evaluator.batch import Sample, Selection, Shot
+from evaluator.batch.rows import RowError, RowMapping, open_rows, row_source
+from evaluator.batch.rows.row_source import RowSource
 
 ROWS = [
     {"id": "a", "question": "1 + 1?", "target": "2"},
@@ -468,3 +469,28 @@ def test_a_parquet_row_without_a_json_form_is_reported_with_its_place(tmp_path: 
     with pytest.raises(RowError, match=r"a\.parquet:row 1: x is nan") as caught:
         read(path)
     assert (caught.value.place, caught.value.line) == (1, None)
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+def test_rows_that_were_checked_are_not_read_again_unless_they_are_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_small: bool
+) -> None:
+    monkeypatch.setattr(row_source, "SLICE", 2)
+    if not is_small:
+        monkeypatch.setattr(row_source, "MAX_CHECKED_BYTES", 1)
+    path = tmp_path / "rows.jsonl"
+    lines = [f'{{"id": "r{n}", "q": "\\ud800", "n": [{10**30 + n}, null]}}\n' for n in range(5)]
+    path.write_text("".join(lines))
+    shots = (Shot({"q": "Why?"}, "so"),)
+    rows = open_rows(path, RowMapping(), choose_shots=lambda row, inputs: shots)
+    checked: list[Sample] = []
+    rows.check(checked.append, with_shots=True)
+    assert [sample.id for sample in checked] == ["r0", "r1", "r2", "r3", "r4"]
+    path.write_text(lines[0])
+    again = asyncio.run(_all_samples(rows))
+    assert again == (checked if is_small else checked[:1])
+    assert asyncio.run(_all_samples(rows)) == checked[:1]
+
+
+async def _all_samples(rows: RowSource) -> list[Sample]:
+    return [sample async for sample in rows]
