@@ -213,6 +213,33 @@ class PendingWork:
         return found or ["model or handler"]
 
 
+class CompleteWork(PendingWork):
+    """No work: every result stays. An earlier session has compared all of them with the rows."""
+
+    __slots__ = ()
+    is_counted: ClassVar[bool] = True
+
+    @classmethod
+    def of(
+        cls, folder: BatchFolder, earlier: ResultIndex, on_kept: Callable[[Verdict], None]
+    ) -> CompleteWork:
+        for entry in earlier.values():
+            on_kept(entry.verdict)
+        return cls(
+            (),
+            1,
+            earlier={},
+            read_result=folder.read_at,
+            on_kept=on_kept,
+            scoring_part="",
+            counts=Counts(samples=len(earlier), done=len(earlier)),
+        )
+
+    async def work(self, rows: AsyncIterator[Sample]) -> AsyncGenerator[WorkItem]:
+        for work in ():
+            yield work
+
+
 MakeWork = Callable[[BatchFolder, ResultIndex, Callable[[Verdict], None]], PendingWork]
 """Makes the work of a session from the folder, the index of its results, and `on_kept`."""
 

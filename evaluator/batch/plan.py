@@ -101,6 +101,21 @@ class BatchPlan:
         return scoring_part(self.scorer_parts, self.options)
 
     @property
+    def work_part(self) -> str | None:
+        """The hash of everything that determines the samples, their identities and their scoring;
+        None where the rows are not in a file, or other files determine them too.
+        """
+        options = self.options
+        source = dict(self.rows.description)
+        source.pop("path", None)
+        if "sha256" not in source or self.shots is not None or self.deciding is not None:
+            return None
+        mapping = asdict(_mapping_of(options))
+        cells = [asdict(cell) for cell, _ in self.cells]
+        parts = [_versions(), source, mapping, asdict(options.select), options.epochs, cells]
+        return digest([*parts, self.scoring_part])
+
+    @property
     def versions(self) -> dict[str, str]:
         """The hash of everything that determines the judgements of each scorer, by its name."""
         options = self.options

@@ -36,7 +36,7 @@ from evaluator.batch.reading import Results, open_batch, summary_of
 from evaluator.batch.records import COUNTED, Limited
 from evaluator.batch.rows import FewShot, RowsInput, Selection
 from evaluator.batch.rows.object_rows import Shard, shard_of
-from evaluator.batch.run_session import SessionManifest, run_session
+from evaluator.batch.run_session import SessionManifest, run_session, sign_checked
 from evaluator.batch.session import SessionEnd
 from evaluator.batch.summary import BatchSummary
 from evaluator.batch.thresholds import (
@@ -335,7 +335,10 @@ async def run_in_folder(
         with suppress(EvaluatorError, OSError):
             kept.interrupt(error, tally.ran)
         raise
-    kept.end(ended)
+    checked = None
+    if make_work is None:
+        checked = sign_checked(plan, folder, kept.created, ended)
+    kept.end(ended, checked)
     folder.write_changed(ended.counts.explained)
     measured = measured_scorers(plan.thresholds)
     batch = open_batch(path)

@@ -17,7 +17,7 @@ from evaluator.batch.identity import REPAIR
 from evaluator.batch.looks import Looks
 from evaluator.batch.notebook import make_display
 from evaluator.batch.options import BatchLimits, BatchOptions, Stop, limits_to_dict
-from evaluator.batch.pending import MakeWork, find_unrecorded
+from evaluator.batch.pending import CompleteWork, MakeWork, find_unrecorded
 from evaluator.batch.permissions import is_own, sign
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.progress import SafeDisplay, Tally
@@ -29,6 +29,7 @@ from evaluator.batch.summary import Columns
 from evaluator.batch.work import Worker
 from evaluator.errors import BatchDamaged, UsageError
 from evaluator.fields import to_dict
+from evaluator.files.trust import is_signed, signature
 from evaluator.limits.rate_limiter import RateLimiter
 from evaluator.models.provider_batches import ProviderBatches, batches_of
 from evaluator.record.journal import now
@@ -95,8 +96,8 @@ class SessionManifest:
         self._session |= {"ended": now(), "state": state, "reason": reason, "ran": ran}
         self._folder.write_manifest(self._manifest | {"state": state})
 
-    def end(self, ended: SessionEnd) -> None:
-        """Stores the end of the session."""
+    def end(self, ended: SessionEnd, checked: str | None) -> None:
+        """Stores the end of the session, and the mark of `sign_checked`."""
         self._session |= {
             "ended": now(),
             "state": ended.state,
@@ -107,8 +108,45 @@ class SessionManifest:
             "state": ended.state,
             "total": ended.total,
             "left_out": sorted(ended.stale | ended.orphans),
+            "checked": checked,
         }
         self._folder.write_manifest(self._manifest)
+
+
+def sign_checked(
+    plan: BatchPlan, folder: BatchFolder, created: str, ended: SessionEnd
+) -> str | None:
+    """The mark that each result in the folder is one that `plan` asks for, and none is missing.
+    None where the next session has to compare them.
+    """
+    if (
+        ended.state != "complete"
+        or ended.stale
+        or ended.orphans
+        or ended.counts.changed
+        or ended.error is not None
+        or plan.work_part is None
+        or not plan.rows.is_as_described()
+    ):
+        return None
+    return signature(_checked_part(plan.work_part, folder, created))
+
+
+def _keeps_all(plan: BatchPlan, folder: BatchFolder, before: Mapping[str, Any]) -> bool:
+    """Whether an earlier session has compared all results in the folder with what `plan` asks for,
+    and all of them stay.
+    """
+    mark = before.get("checked")
+    if mark is None or plan.options.retry_errors or plan.options.provider_batch:
+        return False
+    work = plan.work_part
+    return work is not None and is_signed(
+        _checked_part(work, folder, created=before.get("created")), mark
+    )
+
+
+def _checked_part(work: str, folder: BatchFolder, created: object) -> bytes:
+    return f"checked results\0{created}\0{work}\0{folder.size}".encode()
 
 
 def _scorer_versions(plan: BatchPlan) -> dict[str, Any]:
@@ -133,6 +171,8 @@ async def run_session(
     options = plan.options
     limiter = RateLimiter(pace_of(options.limits), budget=budget_of(options.limits))
     columns, earlier = _read_earlier(folder, Columns(options.cluster, options.group_by))
+    if make_work is None and earlier and _keeps_all(plan, folder, manifest.before):
+        make_work = CompleteWork.of
     stop = options.stop or Stop()
     display = SafeDisplay(make_display(options.display))
     waves = _make_waves(

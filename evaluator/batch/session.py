@@ -18,7 +18,7 @@ from contextlib import aclosing
 from dataclasses import field
 from functools import partial
 from itertools import count
-from operator import itemgetter
+from operator import countOf, itemgetter
 from typing import TYPE_CHECKING, Any
 
 from evaluator import clock
@@ -123,12 +123,10 @@ class Session:
         """
         pending = self._make_pending(earlier)
         self.tally.total = pending.counts.samples if pending.is_counted else self.plan.total
+        self.tally.earlier = len(pending.earlier)
         if self.plan.options.retry_errors:
-            is_retried = {Verdict.ERROR}
-        else:
-            is_retried = set[Verdict]()
-        earlier_verdicts = (entry.verdict for entry in pending.earlier.values())
-        self.tally.earlier = sum(verdict not in is_retried for verdict in earlier_verdicts)
+            verdicts = (entry.verdict for entry in pending.earlier.values())
+            self.tally.earlier -= countOf(verdicts, Verdict.ERROR)
         rows = aiter(self.plan.rows)
         work = self._work = self._work_from(rows, pending)
         self._is_idle.set()

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from evaluator import clock
 from evaluator.errors import (
@@ -51,7 +51,7 @@ from evaluator.output.schema import schema_imports
 from evaluator.record.journal import Journal
 from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
 from evaluator.record.step_log import StepLog
-from evaluator.record.steps import FinalStatus, Recording, Summary, cut_off_reason
+from evaluator.record.steps import FinalStatus, Recording, StepEnd, Summary, cut_off_reason
 
 _MIN_NOTED_WAIT_S = 0.001
 # Errors in the configuration of a run: after the profile, template or input is fixed, the run can
@@ -320,9 +320,18 @@ async def _begin_link(run: Run, above: StepLog, task_id: TaskId | None) -> int |
     }
     end = above.recorded(path, "subtask", fingerprint, args)
     # Where the task that the record names is lost, another one takes its place.
-    if end is not None and (task_id is None or end.output["task_id"] == task_id):
+    if end is not None and (task_id is None or _linked_id(end) == task_id):
         return None
     return await above.begin(path, "subtask", run.template or "subtask", args, fingerprint)
+
+
+def _linked_id(end: StepEnd) -> object:
+    """The id of the task in the end of a subtask's step; None where the record has something
+    else.
+    """
+    if isinstance(end.output, Mapping):
+        return cast("Mapping[str, object]", end.output).get("task_id")
+    return None
 
 
 async def _end_link(above: StepLog, link: int, outcome: Outcome, duration_s: float) -> None:

@@ -24,7 +24,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from evaluator.jobs.document import check_text, entry_text, parse_entries, parse_entry
+from evaluator.jobs.document import check_text, entry_text, parse_entry
 from evaluator.jobs.entries import (
     TERMINAL,
     EntryOptions,
@@ -181,8 +181,10 @@ class QueueTables(JobStore):
         values = [value for value in (status, limit) if value is not None]
         end = "" if limit is None else "LIMIT ?"
         with self.transaction("DEFERRED") as db:
-            rows = ENTRY.select(db, f"{where} ORDER BY number DESC {end}", values)
-        return [row["document"] for row in reversed(rows)]
+            rows = ENTRY.each(db, f"{where} ORDER BY number DESC {end}", values)
+            texts = [row["document"] for row in rows]
+        texts.reverse()
+        return texts
 
     def first_documents(self, status: EntryStatus, limit: int) -> list[str]:
         """At most `limit` entries in this state as JSON texts: of those that have not ended, the
@@ -360,7 +362,7 @@ class QueueTables(JobStore):
                 f"WHERE status IN ({marks}) AND completed < ? ORDER BY number",
                 (*TERMINAL, moment),
             )
-        return parse_entries(row["document"] for row in rows)
+        return [parse_entry(row["document"]) for row in rows]
 
     def move_to_archive(self, month: str, moved: Iterable[QueueEntry]) -> None:
         """Removes entries that are in the archive."""

@@ -18,7 +18,7 @@ from evaluator import disk
 from evaluator.errors import RecordError, UsageError
 from evaluator.fields import Range, accept
 from evaluator.jobs.archive import archived_entry
-from evaluator.jobs.document import FILE, array_text, join_document, parse_entries, read_limited
+from evaluator.jobs.document import FILE, array_text, join_document, parse_entry, read_limited
 from evaluator.jobs.entries import (
     MAX_INTEGER,
     EntryOptions,
@@ -61,7 +61,9 @@ def read_board(store: QueueStore, limit: int) -> QueueBoard:
         counts = store.counts()
         columns = [
             BoardColumn(
-                status, counts[status], entries=parse_entries(store.first_documents(status, limit))
+                status,
+                counts[status],
+                entries=[parse_entry(text) for text in store.first_documents(status, limit)],
             )
             for status in COLUMNS
         ]
@@ -129,7 +131,7 @@ class QueueView:
         `limit`, the newest of them.
         """
         _check_selection(status, limit)
-        return parse_entries(self._store.documents(status, limit))
+        return [parse_entry(text) for text in self._store.documents(status, limit)]
 
     def list_json(self, status: EntryStatus | None = None, *, limit: int | None = None) -> str:
         """As `list`, as the text of a JSON array of entries as `task-queue.json` has them."""

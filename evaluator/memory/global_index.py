@@ -220,7 +220,7 @@ class GlobalIndex:
         roots = [(Path(self._folder(place)), kind) for place, kind in places]
         pruned = merged = added = changed = removed = 0
         for folder, kind in roots:
-            if not folder.is_dir():
+            if not await in_thread(folder.is_dir):
                 pruned += await self.remove_root(folder)
             elif any(kind == k and folder != f and folder.is_relative_to(f) for f, k in roots):
                 merged += await self.remove_root(folder)

@@ -172,12 +172,12 @@ class Column(Sequence[Any]):
         self.replace(row, array(self.typecode, (value,)))
 
     def cached(self, number: int) -> array[Any] | None:
-        """A block, to be read only, if memory has it. It gets the block after the last one too, as
-        who reads in order reads whole blocks.
+        """A block, to be read only, if memory has it. It gets the first block and the one after the
+        last too, as who reads in order reads whole blocks.
         """
         if number == self._block_number:
             return self._block
-        if number == self._block_number + 1 or self._place_on_disk(number) is None:
+        if number in (0, self._block_number + 1) or self._place_on_disk(number) is None:
             return self.block(number)
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +113,60 @@ def test_each_session_counts_what_a_reader_of_its_folder_counts(run: Run, calls:
     check(left_out)
     assert left_out.summary.left_out == 2 and left_out.summary.counts.passed == 6
     check(run(rows, scorers=["includes"], **options))
+
+
+def test_a_complete_batch_is_compared_with_its_rows_once(
+    run: Run, calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until its rows, its templates, its scorers or its results are others."""
+    compared: list[str] = []
+    work_of = PendingWork._work_of
+
+    def spy(self: PendingWork, sample: Sample) -> Any:
+        compared.append(sample.id)
+        return work_of(self, sample)
+
+    monkeypatch.setattr(PendingWork, "_work_of", spy)
+    rows = tmp_path / "rows.jsonl"
+    text = "".join(json.dumps(row) + "\n" for row in ROWS)
+    rows.write_text(text)
+
+    def resume(**options: Any) -> tuple[int, int]:
+        """How many rows were compared, and how many samples ran."""
+        compared.clear()
+        ended = run(str(rows), resume=True, **options).ended
+        assert ended.state == "complete" and ended.total == 10
+        return len(compared), ended.ran
+
+    assert run(str(rows)).ended.ran == 10
+    assert resume() == (0, 0) and resume() == (0, 0)
+    assert resume(retry_errors=True) == (10, 0)
+    assert resume(scorers=["includes"]) == (10, 10) and len(calls) == 10
+    assert resume(scorers=["includes"]) == (0, 0)
+    # The same number of bytes.
+    rows.write_text(text.replace("What is 3 + 3?", "What is 4 + 3?"))
+    assert resume(scorers=["includes"], on_changed="run") == (10, 1)
+    results = tmp_path / "batch" / "results.jsonl"
+    lines = results.read_bytes().splitlines(keepends=True)
+    results.write_bytes(b"".join(lines[:-1]))
+    assert resume(scorers=["includes"], on_changed="run") == (10, 1)
+    # Results were changed: the next session compares all of them.
+    assert resume(scorers=["includes"]) == (10, 0)
+    assert resume(scorers=["includes"]) == (0, 0)
+    # Somebody else's folder.
+    monkeypatch.setenv("EVALUATOR_CONFIG_DIR", str(tmp_path / "another"))
+    assert resume(scorers=["includes"]) == (10, 0)
+    assert resume(scorers=["includes"]) == (0, 0)
+
+
+def test_a_result_of_a_changed_question_that_was_kept_is_compared_again(
+    run: Run, tmp_path: Path
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    text = "".join(json.dumps(row) + "\n" for row in ROWS)
+    rows.write_text(text)
+    run(str(rows))
+    rows.write_text(text.replace("What is 3 + 3?", "What is 4 + 3?"))
+    for _ in range(2):
+        kept = run(str(rows), resume=True, on_changed="keep").ended
+        assert (kept.state, kept.ran, kept.counts.changed) == ("complete", 0, 1)

@@ -13,7 +13,7 @@ import pytest
 
 from evaluator import UsageError
 from evaluator.jobs.archive import archive
-from evaluator.jobs.document import document_bytes, parse_entries, read_document
+from evaluator.jobs.document import document_bytes, parse_entry, read_document
 from evaluator.jobs.entries import EntryOptions
 from evaluator.jobs.importing import import_document
 from evaluator.jobs.publication import Publisher
@@ -58,7 +58,7 @@ def test_an_ended_entry_without_completed_at_gets_the_last_time_that_it_names(st
     value["tasks"][0]["started_at"] = "2026-03-07T12:00:00+01:00"  # the latest one, in another zone
     data = json.dumps(value).encode()
     assert import_document(store, data, "x").dated == ["T-01", "T-02", "T-03"]
-    found = [entry.completed_at for entry in parse_entries(store.documents())]
+    found = [entry.completed_at for entry in map(parse_entry, store.documents())]
     assert found == ["2026-03-07T12:00:00+01:00", "2026-03-07T09:16:00Z", "2026-03-08T10:40:00Z"]
     again = import_document(store, data, "x")
     assert (again.unchanged, again.dated) == (["T-01", "T-02", "T-03"], [])

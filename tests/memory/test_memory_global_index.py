@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import stat
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -411,3 +412,25 @@ def test_statistics_count_the_contents(index: GlobalIndex, tree: Tree) -> None:
     assert dict(stats.languages) == {"": 1, "csv": 1, "markdown": 1, "python": 1, "typescript": 1}
     assert dict(stats.skipped) == {"is a binary file": 1}
     assert stats.terms > 10 and stats.size_bytes > 0
+
+
+def test_consolidation_looks_for_folders_outside_of_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of a network that is gone may take minutes to say so."""
+    threads: list[int] = []
+    is_dir = Path.is_dir
+
+    def spy(path: Path) -> bool:
+        if path == tmp_path / "tree":
+            threads.append(threading.get_ident())
+        return is_dir(path)
+
+    (tmp_path / "tree").mkdir()
+    with GlobalIndex(tmp_path / "memory.sqlite") as index:
+        run(index.add_folder(tmp_path / "tree"))
+        monkeypatch.setattr(Path, "is_dir", spy)
+        run(index.consolidate())
+        assert threads and threading.get_ident() not in threads
+        (tmp_path / "tree").rmdir()
+        assert run(index.consolidate()).pruned == 1

@@ -202,8 +202,8 @@ BOSS = """<library>
 </library>"""
 
 
-def test_a_changed_file_of_a_subtask_ends_the_run_that_resumes_it(project: Path) -> None:
-    seen: list[str] = []
+def led_run(project: Path, seen: list[str]) -> tuple[Evaluator, Path, Path]:
+    """A run with a subtask, and the files of both; `seen` gets what the tool answers."""
     call = {
         "tool": "subtask",
         "arguments": {
@@ -225,6 +225,26 @@ def test_a_changed_file_of_a_subtask_ends_the_run_that_resumes_it(project: Path)
     evaluator = Evaluator(found, CONFIG, backend=SimulatedBackend(script=model))
     assert evaluator.evaluate_sync("boss").ok
     boss, inner = (next(project.glob(f"tasks/done/TASK-{number}.md")) for number in (1, 2))
+    return evaluator, boss, inner
+
+
+@pytest.mark.parametrize("changed", [b'"task_ie"', b'"task_id"'], ids=["changed", "the control"])
+def test_a_trusted_record_whose_subtask_has_no_id_is_resumed(project: Path, changed: bytes) -> None:
+    seen: list[str] = []
+    evaluator, boss, _ = led_run(project, seen)
+    data = boss.read_bytes()
+    end = data.index(b'"status": "COMPLETE"')
+    # As after a kill between the end of the subtask's step and that of the tool's.
+    data = data[: data.index(RULE, end)]
+    output = data[data.rindex(b"{", 0, end) :].partition(b"}")[0]
+    boss.write_bytes(forged(data, output, output.replace(b'"task_id"', changed)))
+    seen.clear()
+    assert resumed(evaluator, trust=True) == (True, "done") and "ANSWER" in seen[0]
+
+
+def test_a_changed_file_of_a_subtask_ends_the_run_that_resumes_it(project: Path) -> None:
+    seen: list[str] = []
+    evaluator, boss, inner = led_run(project, seen)
     # As after a kill between the end of the subtask and that of the parent's step.
     data = boss.read_bytes()
     at = data.index(b"- **Kind**: subtask")

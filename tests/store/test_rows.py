@@ -74,7 +74,7 @@ def test_a_signature_is_for_one_row_of_one_kind_of_database(db: sqlite3.Connecti
     assert moved is not None and not moved.is_own
     (content,) = db.execute("SELECT signature FROM thing WHERE id = 1").fetchone()
     TABLE.put(db, {**row, "id": 2}, is_own=False)
-    seal = sha256(f"{TABLE._hash({**row, 'id': 2})}\0{content}".encode()).hexdigest()  # pyright: ignore[reportPrivateUsage]
+    seal = sha256(f"{TABLE._hash({**row, 'id': 2}.values())}\0{content}".encode()).hexdigest()  # pyright: ignore[reportPrivateUsage]
     db.execute("UPDATE thing SET signature = ?, checksum = ? WHERE id = 2", (content, seal))
     copied = TABLE.get(db, 2)
     assert copied is not None and not copied.is_own

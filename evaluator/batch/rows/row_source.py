@@ -174,6 +174,15 @@ class RowSource:
         """
         return self._origin.describe()
 
+    def is_as_described(self) -> bool:
+        """Whether the source is what it was at the first use of `description`; a file is read for
+        it.
+        """
+        try:
+            return self._origin.describe() == self.description
+        except RowError:
+            return False
+
     @property
     def name(self) -> str:
         """The file, the data set with its commit, or the type of the object that the rows come

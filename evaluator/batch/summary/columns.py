@@ -115,6 +115,7 @@ class ScorerColumns:
     """
 
     __slots__ = (
+        "_count",
         "_fresh",
         "_spool",
         "answers",
@@ -140,11 +141,13 @@ class ScorerColumns:
         self.ballots: dict[Ballot, int] = {}
         self._spool = spool
         self._fresh: list[tuple[int, float, int, int]] = []
+        self._count = 0
 
     def grow(self, rows: int) -> None:
         """Makes the columns `rows` long; new rows are absent."""
         columns = (self.state, self.value, self.passed, self.answers)
         _add_rows(columns, self._fresh)
+        self._count = rows
         missing = rows - len(self.state)
         for column, value in zip(columns, _NO_SCORE, strict=True):
             column.extend([value] * missing)
@@ -176,13 +179,13 @@ class ScorerColumns:
             answer = self.labels.number(score.get("answer"))
             values = (state, math.nan if value is None else value, passed, answer)
             metadata = score.get("metadata")
-        count = len(self.state) + len(self._fresh)
-        if row == count:
+        if row == self._count:
+            self._count += 1
             self._fresh.append(values)
             if len(self._fresh) == _FRESH:
                 self.grow(row + 1)
         else:
-            self.grow(max(row + 1, count))
+            self.grow(max(row + 1, self._count))
             columns = (self.state, self.value, self.passed, self.answers)
             for column, each in zip(columns, values, strict=True):
                 column[row] = each
@@ -342,7 +345,7 @@ class Columns:
         group = self.groups.setdefault(cell, len(self.groups))
         self._epochs.add((group, result["epoch"]))
         run = _run_of(result)
-        row = self.keys.number(key)
+        row = self.keys.number_of_hash(hash(key))
         values = (
             group,
             hash(sample_id),
@@ -524,10 +527,12 @@ def _used(result: Mapping[str, Any]) -> list[float]:
         place = _PLACES.get(name)
         if place is None:
             continue
-        if place >= len(_DOLLARS):
+        if value is None:
+            used[place] = NONE
+        elif place >= len(_DOLLARS):
             used[place] = _count(value)
         else:
-            used[place] = NONE if value is None else value + 0.0
+            used[place] = value + 0.0
     for score in result["scores"].values():
         for name, value in score["usage"].items() if "usage" in score else ():
             place = _SCORING_PLACES.get(name)
