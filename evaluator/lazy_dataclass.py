@@ -2,9 +2,9 @@
 
 The decorator of the standard library compiles six functions for a frozen class. That takes half a
 millisecond, and a command imports more than two hundred classes. Here `__init__` is compiled when
-the first instance is made, and the other methods are closures over the names of the fields. A
-frozen instance with slots has a class without `__setattr__` until `__init__` returns: its fields
-are then set as those of any other object, which takes half the time.
+the fourth instance is made, because most classes of a command have fewer, and the other methods are
+closures over the names of the fields. The `__init__` of a frozen class with slots sets the slots
+directly, which is faster than `object.__setattr__`.
 
 Fields, slots, defaults and inheritance are those of the standard library: `fields`, `replace`,
 `asdict`, `match`, pickling and ordinary dataclasses as subclasses work. Fields are compared as
@@ -15,10 +15,11 @@ checkers see the standard decorator.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 import reprlib
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, FrozenInstanceError
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform, overload
 
@@ -48,6 +49,11 @@ else:
         return dataclass(cls, frozen=True, slots=True, **options)
 
 
+_FEW = 3
+"""Instances made before `__init__` is compiled, which takes as long as making fifty of them."""
+_NOT_PLAIN = ("ClassVar", "InitVar", "KW_ONLY")
+
+
 def _make(
     cls: type,
     *,
@@ -55,6 +61,7 @@ def _make(
     slots: bool = False,
     eq: bool = True,
     order: bool = False,
+    weakref_slot: bool = False,
     **options: bool,
 ) -> type:
     own = set(vars(cls))
@@ -66,11 +73,11 @@ def _make(
         repr=False,
         eq=False,
         frozen=frozen and dataclasses.is_dataclass(cls),
-        slots=slots,
         **options,
     )
     annotations: dict[str, Any] = vars(cls).get("__annotations__", {})
-    is_plain = not any(word in str(annotations) for word in ("ClassVar", "InitVar", "KW_ONLY"))
+    words = " ".join(map(str, annotations.values()))
+    is_plain = not any(word in words for word in _NOT_PLAIN)
     if annotations and is_plain:
         # The decorator would parse each annotation three times, to find these words.
         cls.__annotations__ = dict.fromkeys(annotations, object)
@@ -84,10 +91,14 @@ def _make(
     params.eq = eq
     params.order = order
     params.frozen = frozen
+    if hasattr(params, "slots"):  # from Python 3.12 on
+        params.slots = slots
+        params.weakref_slot = weakref_slot
     fields = dataclasses.fields(made)
     compared = _values([field.name for field in fields if field.compare])
+    init = _Init(is_direct=frozen)
     methods: dict[str, Any] = {
-        "__init__": _Init(made, is_direct=frozen),
+        "__init__": init,
         "__repr__": _repr([field.name for field in fields if field.repr]),
     }
     if eq:
@@ -96,32 +107,109 @@ def _make(
     if order:
         for compare in (operator.lt, operator.le, operator.gt, operator.ge):
             methods[f"__{compare.__name__}__"] = _comparison(compare, compared)
+    names = [field.name for field in fields]
+    reduction = None
     if frozen and slots:
-        names = [field.name for field in fields]
         methods["__getstate__"], methods["__setstate__"] = _state(names)
         is_simple = all(field.init and not field.kw_only for field in fields)
         if is_simple and not hasattr(made, "__post_init__"):
-            methods["__reduce_ex__"] = _reduction(made, _values(names))
-    for name, method in methods.items():
-        if name not in own:
-            setattr(made, name, method)
+            methods["__reduce_ex__"] = reduction = _Reduction(_values(names))
+    methods = {name: method for name, method in methods.items() if name not in own}
     if frozen:
-        made.__setattr__ = _refuse_to_set
-        made.__delattr__ = _refuse_to_delete
+        methods["__setattr__"] = _refuse_to_set
+        methods["__delattr__"] = _refuse_to_delete
+    if slots:
+        made = _with_slots(made, names, methods, has_weakref=weakref_slot)
+    else:
+        for name, method in methods.items():
+            setattr(made, name, method)
+    init.cls = made
+    if reduction is not None:
+        reduction.cls = made
+    return made
+
+
+def _with_slots(
+    cls: type, names: Sequence[str], methods: dict[str, Any], *, has_weakref: bool
+) -> type:
+    """The class again, with slots for the fields that no base has a slot for, and these methods."""
+    left_out = {*names, "__dict__", "__weakref__"}
+    inherited: set[str] = set()
+    for base in cls.__mro__[1:-1]:
+        slots = vars(base).get("__slots__", ())
+        inherited.update([slots] if isinstance(slots, str) else slots)
+        if base.__weakrefoffset__:
+            inherited.add("__weakref__")
+    slots = [*names, "__weakref__"] if has_weakref else names
+    namespace = {name: value for name, value in vars(cls).items() if name not in left_out}
+    namespace["__slots__"] = tuple(name for name in slots if name not in inherited)
+    made = type(cls)(cls.__name__, cls.__bases__, namespace | methods)
+    made.__qualname__ = cls.__qualname__
     return made
 
 
 class _Init:
-    """Compiles `__init__` of a class when it is first looked up, and takes its place."""
+    """`__init__` of the class `cls`. The first instances are initialised a field at a time; then
+    the method is compiled and takes the place of this one.
+    """
 
-    def __init__(self, cls: type, *, is_direct: bool) -> None:
-        self._cls = cls
+    cls: type
+
+    def __init__(self, *, is_direct: bool) -> None:
         self._is_direct = is_direct
+        self._left = _FEW
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        function = _compile_init(self._cls, self._is_direct)
-        self._cls.__init__ = function  # type: ignore[misc]
-        return function if instance is None else types.MethodType(function, instance)
+        if instance is None:
+            return self._compiled()
+        # Python 3.13 binds it to the class, to show the signature.
+        if self._left and not isinstance(instance, type):
+            self._left -= 1
+            return functools.partial(self._initialise, instance)
+        return types.MethodType(self._compiled(), instance)
+
+    def _compiled(self) -> types.FunctionType:
+        function = _compile_init(self.cls, self._is_direct)
+        self.cls.__init__ = function  # type: ignore[misc]
+        return function
+
+    def _initialise(self, instance: Any, /, *args: Any, **kwargs: Any) -> None:
+        fields = dataclasses.fields(self.cls)  # type: ignore[arg-type]
+        positional = [field.name for field in fields if field.init and not field.kw_only]
+        arguments = dict(zip(positional, args, strict=False))
+        known = [field.name for field in fields if field.init]
+        needed = [field.name for field in fields if field.init and _has_no_default(field)]
+        is_valid = (
+            len(args) <= len(positional)
+            and arguments.keys().isdisjoint(kwargs)
+            and kwargs.keys() <= set(known)
+        )
+        arguments |= kwargs
+        if not is_valid or not arguments.keys() >= set(needed):
+            self._compiled()(instance, *args, **kwargs)  # raises the TypeError that says why
+            return
+        for field in fields:
+            if field.name in arguments:
+                value = arguments[field.name]
+            elif field.default_factory is not MISSING:
+                value = field.default_factory()
+            elif field.default is not MISSING:
+                value = field.default
+            else:
+                continue
+            slot = getattr(self.cls, field.name, None)
+            if not self._is_direct:
+                setattr(instance, field.name, value)
+            elif isinstance(slot, types.MemberDescriptorType):
+                slot.__set__(instance, value)
+            else:
+                object.__setattr__(instance, field.name, value)
+        if hasattr(self.cls, "__post_init__"):
+            instance.__post_init__()
+
+
+def _has_no_default(field: dataclasses.Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
 
 
 class _Default:
@@ -134,31 +222,17 @@ class _Default:
 _FACTORY = _Default()
 # The expressions that make what these factories make, without a call.
 _DISPLAYS: dict[Any, str] = {dict: "{}", list: "[]"}
-# What a class needs so that its instances may be changed.
-_OPEN = {
-    "__slots__": (),
-    "__setattr__": object.__setattr__,
-    "__delattr__": object.__delattr__,
-}
-
-
-def _set_all(
-    instance: object, setters: Iterable[Callable[[Any, Any], None]], values: Iterable[Any]
-) -> None:
-    for set_field, value in zip(setters, values, strict=True):
-        set_field(instance, value)
 
 
 def _compile_init(cls: type, is_frozen: bool) -> types.FunctionType:
     parameters: list[str] = []
     keywords: list[str] = []
     lines: list[str] = []
-    set_fields: list[str] = []
-    setters: list[Callable[[Any, Any], None]] = []
-    names: dict[str, Any] = {"_FACTORY": _FACTORY}
+    names: dict[str, Any] = {"_FACTORY": _FACTORY, "_set": object.__setattr__}
     annotations: dict[str, Any] = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         name = field.name
+        value = name
         parameter = name
         if field.default_factory is not MISSING:
             factory = field.default_factory
@@ -167,42 +241,27 @@ def _compile_init(cls: type, is_frozen: bool) -> types.FunctionType:
                 factory = factory.__origin__
             names[f"_make_{name}"] = factory
             parameter = f"{name}=_FACTORY"
+            value = _DISPLAYS.get(factory, f"_make_{name}()")
             if field.init:
-                lines.append(f"if {name} is _FACTORY:")
-            indent = "    " * field.init
-            lines.append(f"{indent}{name} = {_DISPLAYS.get(factory, f'_make_{name}()')}")
+                value = f"{value} if {name} is _FACTORY else {name}"
         elif field.default is not MISSING:
             names[f"_default_{name}"] = field.default
             parameter = f"{name}=_default_{name}"
             if not field.init:
-                lines.append(f"{name} = _default_{name}")
+                value = f"_default_{name}"
         elif not field.init:
             continue
         if field.init:
             (keywords if field.kw_only else parameters).append(parameter)
             annotations[name] = field.type
-        set_fields.append(name)
         slot = getattr(cls, name, None)
-        if isinstance(slot, types.MemberDescriptorType):
-            setters.append(slot.__set__)
-    sets = [f"self.{name} = {name}" for name in set_fields]
-    if not is_frozen:
-        lines += sets
-    elif len(setters) == len(set_fields) and type(cls) is type:
-        names["_cls"] = cls
-        names["_open"] = type(cls.__name__, (cls,), dict(_OPEN))
-        names["_set_class"] = object.__dict__["__class__"].__set__
-        names["_setters"] = setters
-        names["_set_all"] = _set_all
-        lines.append("if self.__class__ is _cls:")
-        lines += [f"    {line}" for line in ("_set_class(self, _open)", *sets)]
-        lines.append("    _set_class(self, _cls)")
-        # An instance of a derived class.
-        values = "".join(f"{name}, " for name in set_fields)
-        lines.append(f"else: _set_all(self, _setters, ({values}))")
-    else:
-        names["_set"] = object.__setattr__
-        lines += [f"_set(self, {name!r}, {name})" for name in set_fields]
+        if not is_frozen:
+            lines.append(f"self.{name} = {value}")
+        elif isinstance(slot, types.MemberDescriptorType):
+            names[f"_set_{name}"] = slot.__set__
+            lines.append(f"_set_{name}(self, {value})")
+        else:
+            lines.append(f"_set(self, {name!r}, {value})")
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
     if keywords:
@@ -240,17 +299,23 @@ def _state(names: Sequence[str]) -> tuple[Callable[[Any], Any], Callable[[Any, A
     return __getstate__, __setstate__
 
 
-def _reduction(
-    cls: type, values: Callable[[Any], tuple[Any, ...]]
-) -> Callable[[Any, Any], str | tuple[Any, ...]]:
-    """The faster way for a class whose `__init__` only stores its arguments."""
+class _Reduction:
+    """`__reduce_ex__` of the class `cls`, whose `__init__` only stores its arguments: the faster
+    way.
+    """
 
-    def __reduce_ex__(self: Any, protocol: Any) -> str | tuple[Any, ...]:
-        if self.__class__ is cls:
-            return cls, values(self)
-        return object.__reduce_ex__(self, protocol)
+    cls: type
 
-    return __reduce_ex__
+    def __init__(self, values: Callable[[Any], tuple[Any, ...]]) -> None:
+        self._values = values
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return types.MethodType(self, instance)
+
+    def __call__(self, instance: Any, protocol: Any) -> str | tuple[Any, ...]:
+        if instance.__class__ is self.cls:
+            return self.cls, self._values(instance)
+        return object.__reduce_ex__(instance, protocol)
 
 
 def _repr(names: Sequence[str]) -> Callable[[Any], str]:

@@ -182,11 +182,44 @@ def test_a_generic_factory_makes_a_new_value_for_each_instance() -> None:
     assert [type(value) for value in vars(first).values()] == [list, dict, Counter, list]
 
 
-def test_init_is_compiled_for_the_first_instance() -> None:
-    new = dataclass(frozen=True, slots=True)(type("New", (), {"__annotations__": {"x": "int"}}))
-    assert not inspect.isfunction(vars(new)["__init__"])
-    new(1)
-    assert inspect.isfunction(vars(new)["__init__"])
+def test_init_is_compiled_for_the_fourth_instance_and_for_a_signature() -> None:
+    def new() -> type:
+        return dataclass(frozen=True, slots=True)(
+            type("New", (), {"__annotations__": {"x": "int"}})
+        )
+
+    cls = new()
+    for number in range(3):
+        assert cls(number).x == number
+        assert not inspect.isfunction(vars(cls)["__init__"])
+    assert cls(3).x == 3 and inspect.isfunction(vars(cls)["__init__"])
+
+    other = new()
+    assert str(inspect.signature(other)) == "(x: 'int') -> None"
+    assert inspect.isfunction(vars(other)["__init__"])
+
+
+@pytest.mark.parametrize(("name", "args", "kwargs"), ARGUMENTS)
+def test_the_compiled_init_does_what_the_first_instances_had(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    cls = classes(dataclass)[name]
+    shown = {repr(cls(*args, **kwargs)) for _ in range(5)}
+    assert len(shown) == 1 and inspect.isfunction(vars(cls)["__init__"])
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"), [((), {}), ((1, 2, [], "h", 5), {}), ((1,), {"x": 1}), ((1,), {"z": 1})]
+)
+def test_the_first_instance_refuses_what_the_standard_library_refuses(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    messages: list[str] = []
+    for decorator in (dataclass, dataclasses.dataclass):
+        with pytest.raises(TypeError) as raised:
+            classes(decorator)["Point"](*args, **kwargs)
+        messages.append(str(raised.value))
+    assert messages[0] == messages[1]
 
 
 @pytest.mark.parametrize("stored", [Stored(1, (2,)), Counted(1), Derived("3")])

@@ -102,23 +102,24 @@ class Usage:
         return Usage.from_dict({**self.to_dict(), **wrong})
 
     def invalid(self) -> tuple[str, ...]:
-        """The names of the figures that no single call can have: negative, NaN, not a number, or
-        above MAX_CALL_TOKENS and MAX_CALL_COST_USD.
+        """The names of the figures that no single call can have: negative, NaN, not a number, a
+        count that is not an integer, or above MAX_CALL_TOKENS and MAX_CALL_COST_USD.
         """
         wrong: list[str] = []
         for name, value in zip(_USAGE_FIELDS, _usage_values(self), strict=True):
-            kind = type(value)
-            if value is None or ((kind is int or kind is float) and 0 <= value <= _USUAL):
+            if value is None or (type(value) is int and 0 <= value <= _USUAL):
                 continue
             if name in _DOLLARS:
                 most = MAX_CALL_COST_USD
+                numbers = (int, float)
             else:
                 most = MAX_CALL_TOKENS
+                numbers = int
             if name == "cache_saved_usd":
                 least = -most
             else:
                 least = 0
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            is_number = isinstance(value, numbers) and not isinstance(value, bool)
             if not is_number or not least <= value <= most:
                 wrong.append(name)
         return tuple(wrong)

@@ -228,11 +228,13 @@ class LiteLLMBackend:
     def _arguments(self, request: ModelRequest) -> dict[str, Any]:
         # LiteLLM puts images into a tool's answer where it speaks Anthropic's own wire.
         has_images_in_answers = request.model.startswith(("anthropic/", "vertex_ai/claude"))
-        arguments = request_body(
-            replace(request, extra_body={}), images_in_answers=has_images_in_answers
-        )
-        if request.extra_body:
-            arguments["extra_body"] = dict(request.extra_body)
+        extra_body = request.extra_body
+        if extra_body:
+            # LiteLLM adds them to the body itself.
+            request = replace(request, extra_body={})
+        arguments = request_body(request, images_in_answers=has_images_in_answers)
+        if extra_body:
+            arguments["extra_body"] = dict(extra_body)
         if request.tools and request.model.startswith("anthropic/"):
             offered = zip(arguments["tools"], request.tools, strict=True)
             arguments["tools"] = [

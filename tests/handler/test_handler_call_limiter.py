@@ -448,6 +448,12 @@ def test_an_impossible_usage_is_unknown_and_a_warning(name, figure):
     assert f"m reported an impossible usage ({name}), which counts as unknown" in answer.warnings
 
 
+def test_a_fraction_of_a_token_is_impossible_and_one_of_a_dollar_is_not():
+    usage = Usage(2.5, 3.0, cost_usd=0.5, turns=1)
+    assert usage.invalid() == ("input_tokens", "output_tokens")
+    assert usage.without_invalid() == Usage(None, None, cost_usd=0.5, turns=1)
+
+
 def test_a_large_usage_is_believed():
     large = Usage(100_000_000, 100_000_000, 0, 0, 100_000.0, 1)
     assert large.without_invalid() is large and large.invalid() == ()

@@ -63,12 +63,31 @@ def test_a_command_in_the_process_of_a_program_leaves_its_collector_alone() -> N
 
 def test_a_command_of_its_own_process_collects_seldom() -> None:
     program = (
-        "import gc, sys\n"
+        "import atexit, gc, sys\n"
         "from evaluator.__main__ import _GC_THRESHOLD, main\n"
+        "@atexit.register\n"
+        "def show():\n"
+        "    print('collector', gc.get_threshold()[0] == _GC_THRESHOLD, gc.get_freeze_count() > 0)\n"
         "sys.argv = ['evaluator', 'templates', '--help']\n"
-        "try: main()\n"
-        "except SystemExit:\n"
-        "    print('collector', gc.get_threshold()[0] == _GC_THRESHOLD, gc.get_freeze_count() > 0)"
+        "main()"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert ran.stdout.splitlines()[-1:] == ["collector True True"], ran.stderr
+
+
+@pytest.mark.parametrize("module", ["json", "sqlite3"])
+def test_a_command_ends_without_freeing_objects_unless_a_database_may_be_open(module: str) -> None:
+    program = (
+        f"import atexit, os, sys, {module}\n"
+        "from evaluator.__main__ import main\n"
+        "class Kept:\n"
+        "    def __del__(self, write=os.write): write(2, b'freed')\n"
+        "sys.kept = Kept()\n"
+        "atexit.register(print, 'registered')\n"
+        "sys.argv = ['evaluator', 'templates', '--nothing']\n"
+        "main()"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.stdout == "registered\n"
+    assert ran.returncode == 2 and "--nothing" in ran.stderr
+    assert ("freed" in ran.stderr) is (module == "sqlite3")

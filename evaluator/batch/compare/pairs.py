@@ -156,11 +156,7 @@ def _compared(
     difference = _difference(a_values, b_values, clusters=clusters, seed=seed)
     notes += _disagreement(difference)
     floor = _noise_floor(a, b, n=len(pairs))
-    if floor is not None and difference.mean is not None and 0 < abs(difference.mean) < floor:
-        notes.append(
-            f"the difference is below the noise floor of the judge: between two judgings of the "
-            f"same answers, differences up to ± {floor:.3g} occur in 95 % of cases"
-        )
+    notes += _below_noise(difference, floor)
     undecided = [number for number in shared if _is_undecided(a, b, number=number)]
     if_worst = if_best = difference
     if undecided:
@@ -195,6 +191,14 @@ def _compared(
         noise_floor=floor,
         labels={a.id(number): label for number in (*gained, *lost) if (label := a.label(number))},
     )
+
+
+def _below_noise(difference: PairedDifference, floor: float | None) -> Iterator[str]:
+    if floor is not None and difference.mean is not None and 0 < abs(difference.mean) < floor:
+        yield (
+            "the difference is below the noise floor of the judge: between two judgings of the "
+            f"same answers, differences up to ± {floor:.3g} occur in 95 % of cases"
+        )
 
 
 def _notes_on_ends(a: SideSamples, b: SideSamples, sides: tuple[Side, Side]) -> Iterator[str]:

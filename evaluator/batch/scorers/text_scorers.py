@@ -68,8 +68,39 @@ class _StringScorer(TargetScorer):
         return text.strip()
 
 
+class _SquadAnswers:
+    """The arguments `normalise` and `unanswerable`, which a scorer declares as fields."""
+
+    __slots__ = ()
+    type: ClassVar[str]
+    normalise: Literal["squad"] | None
+    unanswerable: str | None
+
+    def check(self) -> None:
+        no_answer = self.unanswerable
+        if no_answer is not None and (self.normalise is None or not squad_normal(no_answer)):
+            raise UsageError(
+                f'{self.type}: unanswerable is a text with words, and needs normalise="squad"'
+            )
+
+    def wanted(self, scored: ScorerInput) -> list[str]:
+        """As `TargetScorer.wanted`; with `unanswerable`, an empty list is the target "no
+        answer".
+        """
+        if scored.sample.target == [] and self.unanswerable is not None:
+            return [""]
+        return targets(scored)
+
+    def squad_text(self, text: str) -> str:
+        """The normalised text; empty for an answer that there is no answer."""
+        normal = squad_normal(text)
+        if self.unanswerable is not None and normal == squad_normal(self.unanswerable):
+            return ""
+        return normal
+
+
 @frozen(kw_only=True)
-class ExactScorer(_StringScorer):
+class ExactScorer(_SquadAnswers, _StringScorer):
     """The text equals the target, or one of several targets. `normalise="squad"` compares as
     SQuAD's script does: without case, ASCII punctuation and articles; with it `unanswerable` is the
     text that stands for "no answer", which is right where the target is an empty text or list.
@@ -79,22 +110,11 @@ class ExactScorer(_StringScorer):
     normalise: Literal["squad"] | None = None
     unanswerable: str | None = None
 
-    def check(self) -> None:
-        _check_squad(self.type, self.normalise, unanswerable=self.unanswerable)
-
-    def wanted(self, scored: ScorerInput) -> list[str]:
-        """As `TargetScorer.wanted`; with `unanswerable`, an empty list is the target "no
-        answer".
-        """
-        return targets(scored) or (
-            [""] if scored.sample.target == [] and self.unanswerable is not None else []
-        )
-
     def normal(self, text: str) -> str:
         """As `squad_normal`, or NFC and trimmed, without what is ignored."""
         if self.normalise is None:
             return _StringScorer.normal(self, text)
-        return _squad_text(text, self.unanswerable)
+        return self.squad_text(text)
 
     async def compare(self, text: str, wanted: list[str]) -> Score:
         text = self.normal(text)
@@ -282,7 +302,7 @@ def _words_f1(wanted: list[str], given: list[str]) -> float:
 
 
 @frozen(kw_only=True)
-class F1Scorer(TargetScorer):
+class F1Scorer(_SquadAnswers, TargetScorer):
     """The F1 of the text's words and the target's; the best of several targets. `normalise` and
     `unanswerable` are those of `exact`; without `normalise` Unicode punctuation is ignored too.
     """
@@ -292,38 +312,12 @@ class F1Scorer(TargetScorer):
     normalise: Literal["squad"] | None = None
     unanswerable: str | None = None
 
-    def check(self) -> None:
-        _check_squad(self.type, self.normalise, unanswerable=self.unanswerable)
-
-    def wanted(self, scored: ScorerInput) -> list[str]:
-        """As `TargetScorer.wanted`; with `unanswerable`, an empty list is the target "no
-        answer".
-        """
-        return targets(scored) or (
-            [""] if scored.sample.target == [] and self.unanswerable is not None else []
-        )
-
     async def compare(self, text: str, wanted: list[str]) -> Score:
         if self.normalise is None:
             return graded_score(max(token_f1(target, text) for target in wanted), self.pass_at)
-        given = _squad_text(text, self.unanswerable).split()
-        best = max(
-            _words_f1(_squad_text(target, self.unanswerable).split(), given) for target in wanted
-        )
+        answer = self.squad_text(text).split()
+        best = max(_words_f1(self.squad_text(target).split(), answer) for target in wanted)
         return graded_score(best, self.pass_at)
-
-
-def _check_squad(kind: str, normalise: str | None, unanswerable: str | None) -> None:
-    if unanswerable is not None and (normalise is None or not squad_normal(unanswerable)):
-        raise UsageError(f'{kind}: unanswerable is a text with words, and needs normalise="squad"')
-
-
-def _squad_text(text: str, unanswerable: str | None) -> str:
-    """The normalised text; empty for an answer that there is no answer."""
-    normal = squad_normal(text)
-    if unanswerable is not None and normal == squad_normal(unanswerable):
-        return ""
-    return normal
 
 
 @frozen(kw_only=True)
