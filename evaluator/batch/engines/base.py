@@ -324,7 +324,9 @@ class Remote(Protocol):
     """A Host in another process."""
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """The answer of a method of the Host. Raises: HostLost, if the process is gone."""
+        """The answer of a method of the Host. What is posted need not be answered; it arrives in
+        order. Raises: HostLost, if the process is gone.
+        """
         ...
 
     def kill(self) -> None:

@@ -187,19 +187,21 @@ class ProcessHost:
                     answer.exception()  # the caller may have been cancelled meanwhile
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """See `Remote`."""
+        """See `Remote`. What is posted is not answered: the connection keeps the order."""
         writer = await asyncio.shield(self._started)
         if self._lost is not None:
             raise self._lost
-        number = next(self._numbers)
-        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        number = answer = None
+        if method != "post":
+            number = next(self._numbers)
+            answer = self._answers[number] = asyncio.get_running_loop().create_future()
         packed = pickle.dumps((number, method, arguments), pickle.HIGHEST_PROTOCOL)
         try:
             writer.write(HEAD.pack(len(packed)) + packed)
             await writer.drain()
         except OSError as error:
             raise HostLost(f"the process has ended: {error}") from error
-        return await answer
+        return None if answer is None else await answer
 
     def kill(self) -> None:
         if self._process is not None:

@@ -55,11 +55,13 @@ async def _serve(connection: socket.socket, stream: BinaryIO) -> None:
     tasks = set[asyncio.Task[None]]()
     loop = asyncio.get_running_loop()
 
-    async def answer(number: int, method: str, arguments: tuple[Any, ...]) -> None:
+    async def answer(number: int | None, method: str, arguments: tuple[Any, ...]) -> None:
         try:
             value = await getattr(host, method)(*arguments)
         except Exception as error:
             value = portable_error(error)
+        if number is None:
+            return
         if method == "close":
             sys.stdout.flush()
         packed = pickle.dumps((number, value), pickle.HIGHEST_PROTOCOL)
