@@ -2,9 +2,10 @@
 
 The decorator of the standard library compiles six functions for a frozen class. That takes half a
 millisecond, and a command imports more than two hundred classes. Here `__init__` is compiled when
-the first instance is made, and the other methods are closures over the names of the fields. A
-frozen instance with slots has a class without `__setattr__` until `__init__` returns: its fields
-are then set as those of any other object, which takes half the time.
+the first instance is made, and the other methods are closures over the names of the fields. The
+`__init__` of a frozen class with slots sets the slots directly, which is faster than
+`object.__setattr__`. An instance of one with many fields has a class without `__setattr__` until
+`__init__` returns: setting its fields takes half of that time.
 
 Fields, slots, defaults and inheritance are those of the standard library: `fields`, `replace`,
 `asdict`, `match`, pickling and ordinary dataclasses as subclasses work. Fields are compared as
@@ -18,7 +19,7 @@ import dataclasses
 import operator
 import reprlib
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, FrozenInstanceError
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform, overload
 
@@ -134,6 +135,8 @@ class _Default:
 _FACTORY = _Default()
 # The expressions that make what these factories make, without a call.
 _DISPLAYS: dict[Any, str] = {dict: "{}", list: "[]"}
+# With fewer fields, making the other class takes longer than most programs would save.
+_MANY_FIELDS = 6
 # What a class needs so that its instances may be changed.
 _OPEN = {
     "__slots__": (),
@@ -142,19 +145,12 @@ _OPEN = {
 }
 
 
-def _set_all(
-    instance: object, setters: Iterable[Callable[[Any, Any], None]], values: Iterable[Any]
-) -> None:
-    for set_field, value in zip(setters, values, strict=True):
-        set_field(instance, value)
-
-
 def _compile_init(cls: type, is_frozen: bool) -> types.FunctionType:
     parameters: list[str] = []
     keywords: list[str] = []
     lines: list[str] = []
     set_fields: list[str] = []
-    setters: list[Callable[[Any, Any], None]] = []
+    setters: dict[str, Any] = {}
     names: dict[str, Any] = {"_FACTORY": _FACTORY}
     annotations: dict[str, Any] = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
@@ -184,25 +180,28 @@ def _compile_init(cls: type, is_frozen: bool) -> types.FunctionType:
         set_fields.append(name)
         slot = getattr(cls, name, None)
         if isinstance(slot, types.MemberDescriptorType):
-            setters.append(slot.__set__)
+            setters[f"_set_{name}"] = slot.__set__
     sets = [f"self.{name} = {name}" for name in set_fields]
     if not is_frozen:
         lines += sets
-    elif len(setters) == len(set_fields) and type(cls) is type:
+    elif len(setters) < len(set_fields):
+        names["_set"] = object.__setattr__
+        lines += [f"_set(self, {name!r}, {name})" for name in set_fields]
+    elif len(set_fields) < _MANY_FIELDS or type(cls) is not type:
+        names |= setters
+        lines += [f"_set_{name}(self, {name})" for name in set_fields]
+    else:
         names["_cls"] = cls
         names["_open"] = type(cls.__name__, (cls,), dict(_OPEN))
         names["_set_class"] = object.__dict__["__class__"].__set__
-        names["_setters"] = setters
-        names["_set_all"] = _set_all
+        names["_setters"] = tuple(setters.values())
         lines.append("if self.__class__ is _cls:")
         lines += [f"    {line}" for line in ("_set_class(self, _open)", *sets)]
         lines.append("    _set_class(self, _cls)")
-        # An instance of a derived class.
-        values = "".join(f"{name}, " for name in set_fields)
-        lines.append(f"else: _set_all(self, _setters, ({values}))")
-    else:
-        names["_set"] = object.__setattr__
-        lines += [f"_set(self, {name!r}, {name})" for name in set_fields]
+        # A class that is derived from it has no other form.
+        lines.append("else:")
+        lines.append(f"    for _set, _value in zip(_setters, ({', '.join(set_fields)})):")
+        lines.append("        _set(self, _value)")
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
     if keywords:
