@@ -243,3 +243,34 @@ def test_frozen_makes_a_frozen_class_with_slots():
             instance.x = 2
     with pytest.raises(TypeError):
         Named("n")
+
+
+def test_an_instance_with_many_fields_is_of_its_class_and_frozen_also_one_of_a_derived_class() -> (
+    None
+):
+    @frozen
+    class Base:
+        type: int
+        self_: int = 2
+        c: list[int] = dataclasses.field(default_factory=list)
+        d: int = 4
+        e: int = 5
+        f: int = dataclasses.field(default=6, init=False)
+
+    @frozen
+    class Derived(Base):
+        g: int = 7
+
+    class Ordinary(Base):
+        pass
+
+    for cls, last in ((Base, "f"), (Derived, "g"), (Ordinary, "f")):
+        one = cls(1, c=[3])
+        assert type(one) is cls
+        assert (one.type, one.self_, one.c, one.d, one.e, one.f) == (1, 2, [3], 4, 5, 6)
+        assert cls(1).c == [] and cls(1).c is not cls(1).c
+        with pytest.raises(FrozenInstanceError):
+            setattr(one, last, 0)
+        with pytest.raises(FrozenInstanceError):
+            delattr(one, last)
+        assert copy.copy(one) == one == cls(1, c=[3]) != cls(2, c=[3])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import math
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -485,3 +487,43 @@ def test_a_segment_is_synced_before_its_index(
     monkeypatch.setattr(disk, "fdatasync", sync)
     store.close()
     assert changes[:2] == ["sync", "index"]
+
+
+def test_ends_of_steps_are_written_at_the_end_of_the_turn_and_at_once_for_another_event_loop(
+    tmp_path: Path,
+) -> None:
+    store = TaskStore(tmp_path, is_packed=True)
+    journals = [begin(store) for _ in range(5)]
+    segment = segment_of(store)
+
+    def frames() -> int:
+        return segment.read_bytes().count(b'["end",')
+
+    async def end_steps(*numbers: int) -> list[bool]:
+        for number in numbers:
+            journals[number].end(1, StepEnd("success", {"content": TEXT}, 0.1))
+        return [journals[number].flush_end() for number in numbers]
+
+    async def main() -> None:
+        assert await end_steps(0, 1) == [False, False]
+        with ThreadPoolExecutor(1) as threads:
+            assert threads.submit(asyncio.run, end_steps(2)).result() == [True]
+        assert frames() == 1
+        await asyncio.sleep(0)
+        assert frames() == 3
+
+    asyncio.run(main())
+    # A loop that ends before the end of its turn.
+    loop = asyncio.new_event_loop()
+    ending = loop.create_task(end_steps(3))
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    loop.close()
+    assert ending.result() == [False]
+    assert asyncio.run(end_steps(4)) == [False]
+    assert frames() == 4
+    for journal in journals:
+        journal.close(summary(journal))
+    store.close()
+    assert frames() == 5
+    assert {TaskStore(tmp_path).read(journal.id).status for journal in journals} == {"completed"}

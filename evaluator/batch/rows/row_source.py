@@ -267,6 +267,7 @@ class RowSource:
         """
         if not self._is_readable:
             return
+        _ = self.description  # of before the samples: `is_as_described` sees each later change
         if with_shots:
             this = self._pass(self._selection)
         else:
