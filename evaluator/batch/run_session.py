@@ -125,6 +125,7 @@ def sign_checked(
         or ended.orphans
         or ended.counts.changed
         or ended.error is not None
+        or plan.options.provider_batch
         or plan.work_part is None
         or not plan.rows.is_as_described()
     ):

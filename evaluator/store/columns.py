@@ -149,14 +149,26 @@ class Column(Sequence[Any]):
         return chain.from_iterable(self._parts(rows))
 
     def _parts(self, rows: Sequence[int]) -> Iterator[Iterator[Any]]:
+        if not rows:
+            return
         first = 0
-        for number in range(len(self._places) + 1):
+        for number in range(rows[0] // self._size, rows[-1] // self._size + 1):
             start = number * self._size
             last = bisect_left(rows, start + self._size, first)
             if first < last:
                 places = map((-start).__add__, rows[first:last])
                 yield map(self.block(number).__getitem__, places)
             first = last
+
+    def reordered(self, rows: Sequence[int]) -> Column:
+        """The values of `rows`, in this order. Memory holds all values once."""
+        values = array(self.typecode)
+        for block in self.blocks():
+            values.extend(block)
+        column = Column(self.typecode, self._spool, self._size)
+        for start in range(0, len(rows), self._size):
+            column.extend(map(values.__getitem__, rows[start : start + self._size]))
+        return column
 
     @overload
     def __getitem__(self, row: int) -> Any: ...

@@ -9,6 +9,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from evaluator.batch.statistics import (
     score_interval,
 )
 from evaluator.batch.summary import GroupSummary, ScorerSummary, summarise, summarise_columns
+from evaluator.batch.summary import columns as columns_module
 from evaluator.batch.summary.columns import Columns
 from evaluator.batch.summary.tables import Table, as_text
 from evaluator.batch.thresholds import (
@@ -895,3 +897,35 @@ def test_a_group_has_an_attribute_for_each_key_of_its_json(tmp_path):
     assert [key for key in data if not hasattr(group, key)] == []
     assert group.accuracy.to_dict() == data["accuracy"]
     assert group.duration_s.to_dict() == data["duration_s"]
+
+
+def test_the_numbers_of_many_groups_are_those_of_each_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Many groups are ordered before they are counted."""
+    monkeypatch.setattr(columns_module, "_MOST_SCATTERED", 2)
+    random = Random(7)
+    results: list[SampleResult] = []
+    for number in range(300):
+        for variant in ("a", "b", "c"):
+            votes = {name: random.random() < 0.6 for name in ("j1", "j2")}
+            values = {name: float(vote) for name, vote in votes.items()}
+            is_right = random.random() < 0.5
+            metadata = {"votes": votes, "values": values, "flipped": [is_right]}
+            results.append(
+                a_result(
+                    f"s{number}",
+                    variant=variant,
+                    epoch=random.choice((1, 2)),
+                    metadata={"part": random.choice("xy"), "of": str(number // 3)},
+                    scores={"s": Score(float(is_right), is_right, metadata=metadata)},
+                    duration_s=random.random(),
+                )
+            )
+    options: dict[str, Any] = {"cluster": "of", "group_by": "part", "reducers": ["mean"]}
+    random.shuffle(results)
+    for group in summarise(results, **options).groups:
+        own = [result for result in results if result.variant == group.variant]
+        (alone,) = summarise(own, **options).groups
+        assert group == alone
+        assert group.stability and group.agreement and len(group.by) == 2

@@ -41,6 +41,8 @@ _MOST = 2**31 - 1
 _ERROR = Verdict.ERROR.value
 _FRESH = 1_000
 """So many rows are appended to the columns at once."""
+_MOST_SCATTERED = 128
+"""With more groups, reading the blocks of all rows for each group costs more than to order them."""
 Rows: TypeAlias = Sequence[int]
 """Numbers of rows, which ascend."""
 Values: TypeAlias = "Column | array[Any] | range"
@@ -154,6 +156,17 @@ class ScorerColumns:
         if self.votes is not None:
             self.votes.extend([NONE] * (rows - len(self.votes)))
 
+    def reorder(self, rows: Rows) -> None:
+        """Replaces the scores by those of `rows`, in this order."""
+        self.state = self.state.reordered(rows)
+        self.value = self.value.reordered(rows)
+        self.passed = self.passed.reordered(rows)
+        self.answers = self.answers.reordered(rows)
+        if self.votes is not None:
+            self.votes = self.votes.reordered(rows)
+        if self.panel is not None:
+            self.panel.reorder(rows)
+
     def put(self, row: int, score: Mapping[str, Any] | None) -> str | None:
         """Sets the score of a row, as JSON (see `Score.to_dict`); None where there is none.
 
@@ -264,7 +277,8 @@ class Columns:
     `clusters` and `parts` number the values of the two metadata fields, which `with_cluster` and
     `with_group_by` results have; None without such a field. A result without the field is NONE, and
     in `clusters`, once closed, its sample's own negative number. `fields` are the metadata fields
-    of results that lack one of the two. Once closed, all columns are equally long.
+    of results that lack one of the two. Once closed, all columns are equally long,
+    and with many groups the rows are ordered by group.
     """
 
     def __init__(self, cluster: str | None, group_by: str | None) -> None:
@@ -424,6 +438,28 @@ class Columns:
                 for number, sample in zip(self.clusters, self.sample, strict=True)
             )
             self.clusters = numbers
+        if len(self.groups) > _MOST_SCATTERED:
+            self._order_by_group()
+
+    def _order_by_group(self) -> None:
+        """Puts the rows of each group side by side, so that they are in few blocks."""
+        groups = array("h", self.group)
+        rows = array("i", sorted(range(len(groups)), key=groups.__getitem__))
+        self.group = self.group.reordered(rows)
+        if isinstance(self.sample, Column):
+            self.sample = self.sample.reordered(rows)
+        self.verdict = self.verdict.reordered(rows)
+        self.error = self.error.reordered(rows)
+        self.targets = self.targets.reordered(rows)
+        self.cached_calls = self.cached_calls.reordered(rows)
+        self.duration = self.duration.reordered(rows)
+        self.used = {name: column.reordered(rows) for name, column in self.used.items()}
+        if self.clusters is not None:
+            self.clusters = self.clusters.reordered(rows)
+        if self.parts is not None:
+            self.parts = self.parts.reordered(rows)
+        for scorer in self.scorers.values():
+            scorer.reorder(rows)
 
     def spending(self, rows: Rows) -> Spending:
         """The usage of the results in `rows`."""

@@ -116,6 +116,18 @@ class PanelColumns:
                 self._values[judge], row, float(value) if is_number else math.nan, missing=math.nan
             )
 
+    def reorder(self, rows: Sequence[int]) -> None:
+        """Replaces the ratings by those of `rows`, in this order."""
+
+        def reordered(column: array[Any], missing: float) -> array[Any]:
+            return array(column.typecode, (_at(column, row, missing) for row in rows))
+
+        self._flipped = reordered(self._flipped, 0)
+        self._swapped = reordered(self._swapped, 0)
+        for judge, column in self._votes.items():
+            self._votes[judge] = reordered(column, _NONE)
+            self._values[judge] = reordered(self._values[judge], math.nan)
+
     def stability(self, rows: Sequence[int]) -> JudgeStability | None:
         """The stability over `rows`; None where no judge is asked twice in them."""
         ballots = Counter(
