@@ -152,7 +152,9 @@ _HOMES = {
     ),
 }
 
-__all__ = sorted(["__version__", *(name for names in _HOMES.values() for name in names)])  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = sorted(  # pyright: ignore[reportUnsupportedDunderAll]
+    ["__version__", *(name for names in _HOMES.values() for name in names)]
+)
 
 if not TYPE_CHECKING:
     __getattr__ = lazy_names(__name__, _HOMES)

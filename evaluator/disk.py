@@ -14,7 +14,6 @@ import builtins
 import contextlib
 import errno
 import os
-import shutil
 from collections.abc import Generator
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -69,6 +68,8 @@ def create(path: str | os.PathLike[str]) -> BinaryIO:
 
 def copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """Copies the content of a file into a new file. Raises: FileExistsError."""
+    import shutil
+
     with builtins.open(source, "rb") as original, create(target) as written:
         shutil.copyfileobj(original, written)
 
@@ -111,6 +112,8 @@ def temporary_folder(
     prefix: str, parent: str | os.PathLike[str] | None = None
 ) -> Generator[Path, None, None]:
     """A folder as of `make_temporary_folder`, which is removed with all that is in it."""
+    import shutil
+
     folder = make_temporary_folder(prefix, parent)
     try:
         yield Path(folder)

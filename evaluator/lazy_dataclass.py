@@ -175,17 +175,24 @@ class _Init:
 
     def _initialise(self, instance: Any, /, *args: Any, **kwargs: Any) -> None:
         fields = dataclasses.fields(self.cls)  # type: ignore[arg-type]
-        positional = [field.name for field in fields if field.init and not field.kw_only]
+        positional: list[str] = []
+        known: set[str] = set()
+        needed: set[str] = set()
+        for field in fields:
+            if field.init:
+                known.add(field.name)
+                if not field.kw_only:
+                    positional.append(field.name)
+                if field.default is MISSING and field.default_factory is MISSING:
+                    needed.add(field.name)
         arguments = dict(zip(positional, args, strict=False))
-        known = [field.name for field in fields if field.init]
-        needed = [field.name for field in fields if field.init and _has_no_default(field)]
         is_valid = (
             len(args) <= len(positional)
             and arguments.keys().isdisjoint(kwargs)
-            and kwargs.keys() <= set(known)
+            and kwargs.keys() <= known
         )
         arguments |= kwargs
-        if not is_valid or not arguments.keys() >= set(needed):
+        if not is_valid or not arguments.keys() >= needed:
             self._compiled()(instance, *args, **kwargs)  # raises the TypeError that says why
             return
         for field in fields:
@@ -206,10 +213,6 @@ class _Init:
                 object.__setattr__(instance, field.name, value)
         if hasattr(self.cls, "__post_init__"):
             instance.__post_init__()
-
-
-def _has_no_default(field: dataclasses.Field[Any]) -> bool:
-    return field.default is MISSING and field.default_factory is MISSING
 
 
 class _Default:

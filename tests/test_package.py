@@ -277,6 +277,8 @@ UNUSED_BY_A_RUN = (
     *("evaluator.processes.supervisor", "evaluator.record.task_lists", "evaluator.xml.generated"),
     *("evaluator.output.validator", "evaluator.output.coerce", "evaluator.handler.parking"),
     *("evaluator.language.parsing", "evaluator.language.filters", "evaluator.tools.computer"),
+    *("evaluator.tools.builtin", "evaluator.tools.searching", "evaluator.tools.web"),
+    *("shutil", "tempfile", "bz2", "lzma", "sqlite3"),
 )
 
 

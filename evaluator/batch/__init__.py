@@ -114,7 +114,9 @@ _HOMES = {
     ".summary": ("BatchSummary", "MetricValue"),
 }
 
-__all__ = sorted(name for names in _HOMES.values() for name in names)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = sorted(  # pyright: ignore[reportUnsupportedDunderAll]
+    name for names in _HOMES.values() for name in names
+)
 
 if not TYPE_CHECKING:
     __getattr__ = lazy_names(__name__, _HOMES)

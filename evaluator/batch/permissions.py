@@ -110,9 +110,11 @@ def sign(manifest: Mapping[str, Any]) -> dict[str, Any]:
     code = manifest.get("code")
     if code is None:
         code = {}
-        with suppress(EvaluatorError):  # a batch of Python has no definition
-            definition = definition_from(manifest.get("arguments") or {})
-            code = {file.file: file.sha256 for file in code_of(definition, _start_folder(manifest))}
+        arguments = manifest.get("arguments")
+        if arguments:  # a batch of Python has no definition
+            with suppress(EvaluatorError):
+                files = code_of(definition_from(arguments), _start_folder(manifest))
+                code = {file.file: file.sha256 for file in files}
     signed = {**manifest, "code": code}
     return {**signed, "signature": signature(_signed_part(signed))}
 

@@ -57,7 +57,6 @@ class SessionManifest:
         self.created = ""
         self._folder = folder
         self._manifest = manifest
-        self._is_signed = is_own(manifest)
         self._session: dict[str, Any] = {}
 
     def begin(self, plan: BatchPlan, total: int | None) -> None:
@@ -77,11 +76,12 @@ class SessionManifest:
     def store_limits(self, limits: BatchLimits) -> None:
         """Stores the limits that a command has set."""
         manifest = self._manifest
+        is_signed = is_own(manifest)
         manifest["limits"] = limits_to_dict(limits)
         if manifest["arguments"]:
             changed = to_dict(limits, only_changed=True)
             manifest["arguments"] = {**manifest["arguments"], "limits": changed}
-        if self._is_signed:
+        if is_signed:
             manifest.update(sign(manifest))
         self._folder.write_manifest(manifest)
 

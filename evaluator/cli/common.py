@@ -271,16 +271,20 @@ def _finite(value: Any) -> Any:
     return value
 
 
+def _is_terminal(stream: IO[str] | None) -> bool:
+    return stream is not None and stream.isatty()
+
+
 def stdin_is_terminal() -> bool:
-    return sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]
+    return _is_terminal(sys.stdin)
 
 
 def stdout_is_terminal() -> bool:
-    return sys.stdout is not None and sys.stdout.isatty()  # pyright: ignore[reportUnnecessaryComparison]
+    return _is_terminal(sys.stdout)
 
 
 def stderr_is_terminal() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()  # pyright: ignore[reportUnnecessaryComparison]
+    return _is_terminal(sys.stderr)
 
 
 def echo_text(text: str) -> None:

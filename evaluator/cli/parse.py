@@ -45,7 +45,12 @@ def parse(
     from evaluator.output import parse_output
 
     def read(text: str) -> ParsedOutput:
-        return parse_output(text, kind, schema=schema, strict=strict)  # pyright: ignore[reportArgumentType]
+        return parse_output(
+            text,
+            kind,  # pyright: ignore[reportArgumentType]
+            schema=schema,
+            strict=strict,
+        )
 
     if stats:
         _print_stats([read(text) for text in _answers(read_text(file))], as_json)

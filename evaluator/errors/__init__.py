@@ -108,7 +108,8 @@ class EvaluatorError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # Exception would call the constructor with `args`, which fails where the constructor has
         # other arguments.
-        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
+        make = copyreg.__newobj__  # type: ignore[attr-defined]
+        return make, (type(self), *self.args), self.__dict__
 
 
 class UsageError(EvaluatorError):

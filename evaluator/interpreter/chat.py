@@ -197,7 +197,8 @@ class Chat:
 
 def run_of(chat: Chat, services: Services) -> Run:
     """The session as a run, also one below another task."""
-    return Run(services, CHAT, inputs={}, body=chat._run)  # pyright: ignore[reportPrivateUsage]  (Run is not public, Chat is)
+    # Run is not public, Chat is.
+    return Run(services, CHAT, inputs={}, body=chat._run)  # pyright: ignore[reportPrivateUsage]
 
 
 @dataclass(slots=True)

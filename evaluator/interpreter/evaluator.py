@@ -226,7 +226,9 @@ class Evaluator(EvaluatorParts):
 
         Raises: UsageError, for a request of the wrong Python type.
         """
-        if not isinstance(request, str | Task | Call | Cond | Function):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(  # pyright: ignore[reportUnnecessaryIsInstance]
+            request, str | Task | Call | Cond | Function
+        ):
             raise UsageError(f"request is {type_of(request)}, expected text or a node")
         default = self._options
         options = RunOptions(
@@ -466,7 +468,8 @@ class Evaluator(EvaluatorParts):
         Raises: UsageError, at once, for text, a path, a mapping or a frame: `run_batch` takes
         those.
         """
-        if not isinstance(concurrency, int) or concurrency < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+        is_whole = isinstance(concurrency, int)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not is_whole or concurrency < 1:
             raise UsageError(f"concurrency is {concurrency!r}, expected 1 or more")
         if task_files not in ("packed", "each"):
             raise UsageError(f"task_files is {task_files!r}, expected packed or each")

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -28,8 +29,9 @@ from evaluator.record.journal import Sync
 from evaluator.record.redact import Redactor
 from evaluator.record.store import TaskStore
 from evaluator.record.task_folder import TaskSummary
-from evaluator.tools import Asker, FileAccess, Tool, builtin_tools
+from evaluator.tools import Asker, FileAccess, Tool, ToolRegistry
 from evaluator.tools.mcp.connections import McpConnections
+from evaluator.tools.tool import check_tool
 
 if TYPE_CHECKING:
     from opentelemetry import trace
@@ -95,7 +97,15 @@ def check_tools(tools: Iterable[Tool]) -> tuple[Tool, ...]:
             raise UsageError(
                 f"tools has {tool!r}, expected a Tool: decorate the function with @tool"
             )
+        check_tool(tool)
     return tools
+
+
+def _with_builtin(tools: Iterable[Tool]) -> ToolRegistry:
+    """The built-in tools, which take 5 ms to make, and these."""
+    from evaluator.tools.builtin import builtin_tools
+
+    return builtin_tools().with_tools(*tools)
 
 
 def root_folders(roots: Iterable[str | Path]) -> list[Path]:
@@ -239,7 +249,7 @@ class EvaluatorParts:
             chooser=ModelChooser(backend=backend, notice=notice, cache=cache),
             profiles=profiles,
             default_profile=default,
-            tools=builtin_tools().with_tools(*own_tools),
+            tools=ToolRegistry(partial(_with_builtin, own_tools)),
             files=FileAccess(own_roots),
             root=root,
             asker=asker,

@@ -167,7 +167,8 @@ TAIL_BYTES = 1_024
 
 _YES_OR_NO = r"""
     [\[(]\s*(?:y(?:es)?\s*[/|]\s*n(?:o)?|j(?:a)?\s*/\s*n(?:ein)?|o(?:ui)?\s*/\s*n(?:on)?
-      |s(?:[íi]|im)?\s*/\s*n(?:o|ão)?|[дd]\s*/\s*[нn]|д(?:а)?\s*/\s*н(?:ет)?)(?:\s*/[^\])]*)?\s*[\])]
+      |s(?:[íi]|im)?\s*/\s*n(?:o|ão)?|[дd]\s*/\s*[нn]
+      |д(?:а)?\s*/\s*н(?:ет)?)(?:\s*/[^\])]*)?\s*[\])]
     |\[y\]es\b
     |\((?:yes/no|yes/no/\[fingerprint\])\)
     |(?:are\ you\ sure|do\ you\ want\ to|continue|proceed|overwrite|replace|remove|sind\ sie\ sicher

@@ -114,7 +114,8 @@ _IGNORED = frozenset(
     {"whitespace", "comment", "comment_begin", "comment_end", "raw_begin", "raw_end"}
 )
 _PIECE = re.compile(
-    rf"""(?P<whitespace>\s+)|(?P<float>{float_re.pattern})|(?P<integer>{integer_re.pattern})|(?P<name>[^\W\d]\w*)
+    rf"""(?P<whitespace>\s+)|(?P<float>{float_re.pattern})|(?P<integer>{integer_re.pattern})
+    |(?P<name>[^\W\d]\w*)
     |(?P<string>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
     |(?P<operator>===|!==|==|!=|<=|>=|&&|\|\||\{{\{{|\}}\}}|//|\*\*|[-+/*%~\[\](){{}}<>=.:|,;!])""",
     re.VERBOSE | re.IGNORECASE | re.DOTALL,

@@ -283,19 +283,17 @@ class LiteLLMBackend:
         """
         if (error := error_in_body(raw, secrets=self._secrets)) is not None:
             raise error
-        data: dict[str, Any] = result.model_dump(warnings=False)
-        if not data.get("choices") or raw.get("choices") == []:
+        if not result.choices or raw.get("choices") == []:
             raise malformed("the response has no choices")
-        choice = data["choices"][0]
+        choice: dict[str, Any] = result.choices[0].model_dump(warnings=False)
         if raw.keys() & {"choices", "candidates", "stop_reason"}:
             choice["finish_reason"] = reason_of(raw)
         _add_refusal(choice["message"])
         if isinstance(raw.get("choices"), list) and isinstance(raw.get("usage"), dict):
-            data["usage"] = raw["usage"]
-        elif not raw.get("usage") and _is_empty(data.get("usage")):
-            data["usage"] = None
-        elif _reasoning_is_estimated(raw.get("usage")):
-            data["usage"]["completion_tokens_details"] = None
+            usage = raw["usage"]
+        else:
+            usage = _usage_of(result, raw.get("usage"))
+        data = {"choices": [choice], "usage": usage, "model": result.model}
         return read_completion(data, self._secrets)
 
     def _refused(self, guard: CallGuard) -> ProviderError | None:
@@ -492,6 +490,21 @@ def _add_refusal(message: dict[str, Any]) -> None:
     fields = message.get("provider_specific_fields")
     if isinstance(fields, dict) and "refusal" in fields:
         message.setdefault("refusal", fields["refusal"])
+
+
+def _usage_of(result: Any, raw_usage: Any) -> dict[str, Any] | None:
+    """The usage in LiteLLM's object, without what LiteLLM makes up; `raw_usage` is the
+    provider's.
+    """
+    usage = getattr(result, "usage", None)
+    if usage is None:
+        return None
+    counted: dict[str, Any] = usage.model_dump(warnings=False)
+    if not raw_usage and _is_empty(counted):
+        return None
+    if raw_usage and _reasoning_is_estimated(raw_usage):
+        counted["completion_tokens_details"] = None
+    return counted
 
 
 def _is_empty(usage: Any) -> bool:

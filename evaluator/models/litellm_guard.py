@@ -25,7 +25,7 @@ import threading
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from functools import cache, wraps
+from functools import cache, lru_cache, wraps
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 from weakref import WeakMethod
@@ -47,6 +47,15 @@ _loaded: list[Any] = []
 NO_KEY = "no-key"
 """Sent in place of a key to an address that has none."""
 _guard: ContextVar[CallGuard | None] = ContextVar("evaluator_litellm_guard", default=None)
+
+
+# Every call asks for the same few addresses.
+_may_carry_keys = lru_cache(maxsize=64)(may_carry_keys)
+
+
+@lru_cache(maxsize=64)
+def _host_of(url: str) -> str | None:
+    return urlsplit(url).hostname
 
 
 class ResponseRefused(Exception):
@@ -91,10 +100,7 @@ class CallGuard:
         self._max_bytes = max_bytes
         self._on_bytes = on_bytes
         self._pieces: list[bytes] = []
-        if base_url is None:
-            self._host = None
-        else:
-            self._host = urlsplit(base_url).hostname
+        self._host = None if base_url is None else _host_of(base_url)
         self._model = model.lower()
         self._origin: str | None = None
         self._posted: set[str] = set()
@@ -163,7 +169,7 @@ class CallGuard:
             raise self._refuse(
                 f"the model's id names the host {host}; write the address into a handler profile"
             )
-        if may_carry_keys(origin):
+        if _may_carry_keys(origin):
             return
         keys = [value for name, value in request.headers.items() if is_key_header(name)]
         if any(NO_KEY not in value for value in keys):

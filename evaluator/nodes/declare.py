@@ -29,7 +29,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, replace
 from functools import cache
-from typing import Any, Literal, Protocol, TypeVar, dataclass_transform
+from typing import Any, Literal, Protocol, TypeVar, cast, dataclass_transform
 
 from evaluator.lazy_dataclass import frozen
 from evaluator.nodes.values import ANY, BOOLEAN, INTEGER, STRING, Shape, record, value_shape
@@ -400,7 +400,8 @@ def values(owner: Any, *roles: Role) -> list[tuple[Field, int, Any]]:
     for field in fields_with(type(owner), *roles):
         value = getattr(owner, field.name)
         if isinstance(value, tuple):
-            found += [(field, *item) for item in enumerate(value)]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+            items = enumerate(cast("tuple[Any, ...]", value))
+            found += [(field, *item) for item in items]
         elif value is not None:
             found.append((field, 0, value))
     return found

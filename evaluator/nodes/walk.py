@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from evaluator.nodes import Call, Node, Task, TopLevel
 from evaluator.nodes.declare import fields_with, values
@@ -88,8 +88,9 @@ def replace_children(node: Any, change: Callable[[Any], Any]) -> Any:
         if old is None or old == ():
             continue
         if isinstance(old, tuple):
-            new = tuple(replaced(one, field.role) for one in old)  # pyright: ignore[reportUnknownVariableType]
-            is_same = all(map(operator.is_, old, new))  # pyright: ignore[reportUnknownArgumentType]
+            items = cast("tuple[Any, ...]", old)
+            new = tuple(replaced(one, field.role) for one in items)
+            is_same = all(map(operator.is_, items, new))
         else:
             new = replaced(old, field.role)
             is_same = new is old

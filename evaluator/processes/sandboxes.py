@@ -14,7 +14,6 @@ The supervisor keeps its limits in each kind; a container also gets them from it
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -130,7 +129,8 @@ class Sandbox:
         else:
             folder = "root"
         try:
-            sandbox = cls(name, image or None, folder=folder)  # pyright: ignore[reportArgumentType]  (checked there)
+            # The name is checked there.
+            sandbox = cls(name, image or None, folder=folder)  # pyright: ignore[reportArgumentType]
         except ConfigurationError as error:
             raise UsageError(str(error)) from error
         if image and not sandbox.is_container:
@@ -189,6 +189,8 @@ def program_of(kind: SandboxKind) -> str:
 
     Raises: ConfigurationError, if it is not installed; the message names the package.
     """
+    import shutil
+
     name, package = _PROGRAMS[kind]
     found = shutil.which(name)
     if found is None:

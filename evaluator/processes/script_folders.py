@@ -9,10 +9,8 @@ what would be found by its name alone (`ReservedNames`).
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,6 +56,8 @@ class TemporaryFolder:
             except FileNotFoundError:
                 continue  # removed by a process that took it for a leftover
             except OSError as error:
+                import tempfile
+
                 raise ToolError(
                     f"no temporary folder can be created in {tempfile.gettempdir()}: "
                     f"{error.strerror or error}"
@@ -86,6 +86,8 @@ def _sweep_once() -> None:
 
 def remove_leftovers() -> None:
     """Removes the folders of scripts whose process was killed."""
+    import tempfile
+
     try:
         entries = list(os.scandir(tempfile.gettempdir()))
     except OSError:
@@ -105,6 +107,8 @@ def remove_leftovers() -> None:
 
 
 def _remove(path: Path) -> None:
+    import shutil
+
     try:
         shutil.rmtree(path)
     except (OSError, RecursionError):

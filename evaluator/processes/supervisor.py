@@ -179,7 +179,8 @@ class Command:
         if not self.argv or not self.argv[0]:
             raise ToolError("the command is empty: give the program's name, then its arguments")
         for word in self.argv:
-            if not isinstance(word, str):  # pyright: ignore[reportUnnecessaryIsInstance]  (models and templates)
+            # Models and templates name them.
+            if not isinstance(word, str):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ToolError(
                     f"an argument of the command is {type_of(word)}; each has to be a string"
                 )

@@ -53,7 +53,10 @@ from evaluator.record.steps import (
 )
 from evaluator.store.owners import Owner
 
-_scan_json = cast("Callable[[str, int], tuple[Any, int]]", getattr(json.JSONDecoder(), "scan_once"))  # noqa: B009
+_scan_json = cast(
+    "Callable[[str, int], tuple[Any, int]]",
+    getattr(json.JSONDecoder(), "scan_once"),  # noqa: B009
+)
 
 
 def _loads(text: str) -> Any:

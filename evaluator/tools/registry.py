@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from math import isinf
 from typing import Any
 
@@ -46,15 +47,25 @@ _MAX_SHOWN_CHARS = 20_000
 
 
 class ToolRegistry:
-    """An immutable set of tools by name; `with_tools` returns a larger one."""
+    """An immutable set of tools by name; `with_tools` returns a larger one. A function that returns
+    the tools is called when they are first needed.
+    """
 
-    def __init__(self, tools: Iterable[Tool] = ()) -> None:
-        self._tools: dict[str, Tool] = {}
-        for tool in tools:
+    def __init__(self, tools: Iterable[Tool] | Callable[[], Iterable[Tool]] = ()) -> None:
+        self._source = tools
+        if not callable(tools):
+            _ = self._tools  # they are checked now
+
+    @cached_property
+    def _tools(self) -> dict[str, Tool]:
+        source = self._source
+        found: dict[str, Tool] = {}
+        for tool in source() if callable(source) else source:
             check_tool(tool)
-            if tool.name in self._tools:
+            if tool.name in found:
                 raise ConfigurationError(f"two tools are named {tool.name!r}")
-            self._tools[tool.name] = tool
+            found[tool.name] = tool
+        return found
 
     def __iter__(self) -> Iterator[Tool]:
         return iter(self._tools.values())

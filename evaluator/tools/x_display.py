@@ -15,7 +15,6 @@ commands, in upper or lower case, and its command `exec` runs programs.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 
 from evaluator.errors import ConfigurationError, ToolError
@@ -191,6 +190,8 @@ class XDisplay:
         Raises: ToolError, if no screenshot program is installed, it fails, or the image is above 5
         MB or does not have the display's size.
         """
+        import shutil
+
         camera = next((words for words in _CAMERAS if shutil.which(words[0])), None)
         if camera is None:
             raise ToolError(
@@ -223,6 +224,8 @@ class XDisplay:
         stdin: str | None = None,
         max_output_bytes: int = 10_000,
     ) -> ScriptResult:
+        import shutil
+
         from evaluator.processes.supervisor import scrubbed_environment
 
         program = argv[0]

@@ -442,7 +442,7 @@ def _slices_to_keep(value: str) -> list[tuple[int, int]]:
         for line, indent in zip(lines[1:], indents[1:], strict=True)
         if len(indent) < len(line)
     ]
-    margin = len(os.path.commonprefix(full))  # noqa: RUF071 (character by character is what is meant)
+    margin = len(os.path.commonprefix(full))  # noqa: RUF071 (by characters, as is meant)
     kept: list[tuple[int, int]] = []
     position = 0
     for number, line in enumerate(lines):

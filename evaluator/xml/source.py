@@ -97,7 +97,8 @@ _PLACEHOLDER = Pattern(r"<<(?:[^<]*?(>>))?")
 # What is skipped, whether it is closed or not (comments, processing instructions), a CDATA section,
 # or a tag.
 _PIECE = Pattern(
-    r"""<!--.*?(?:-->|\Z)|(?P<cdata><!\[CDATA\[.*?(?:\]\]>|\Z))|<\?.*?(?:\?>|\Z)|(?P<placeholder><<)"""
+    r"""<!--.*?(?:-->|\Z)|(?P<cdata><!\[CDATA\[.*?(?:\]\]>|\Z))"""
+    r"""|<\?.*?(?:\?>|\Z)|(?P<placeholder><<)"""
     r"""|(?P<tag><[^<>"']*+(?:(?:"[^"]*+"|'[^']*+')[^<>"']*+)*+)""",
     "s",
 )

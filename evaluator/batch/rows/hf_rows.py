@@ -21,7 +21,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from evaluator import disk
 from evaluator.batch.rows.object_rows import RowError, read_objects
@@ -181,7 +181,8 @@ def _readers() -> tuple[type, ...]:
 
 def _import(module: str) -> Any:
     """The module, without reports of its use, and with bars of progress on a terminal only."""
-    if sys.stderr is not None and sys.stderr.isatty():  # pyright: ignore[reportUnnecessaryComparison]
+    stream = cast("IO[str] | None", sys.stderr)
+    if stream is not None and stream.isatty():
         return import_extra(module, "hf")
     bars = ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
     return import_extra(module, "hf", {name: os.environ.get(name, "1") for name in bars})

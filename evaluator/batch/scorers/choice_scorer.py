@@ -39,7 +39,8 @@ _IS = r"(?:is|are|was|(?:must|should|would|will|has\sto|can\sonly)\sbe|[:=：])"
 _LABEL = (
     rf"(?:\b(?:answers?|choices?|options?|choose|pick|select)\b{_WRAP}(?:{_IS}"
     rf"|(?=[(\[])){_WRAP}(?:\b(?:option|choice|answer)\b{_WRAP}[:]?{_WRAP})?"
-    rf"|<answer>{_WRAP}|\\boxed\s?\{{{_WRAP}|(?:^|\n){_WRAP}(?:I\s(?:choose|pick|select)|option|choice){_WRAP})"
+    rf"|<answer>{_WRAP}|\\boxed\s?\{{{_WRAP}"
+    rf"|(?:^|\n){_WRAP}(?:I\s(?:choose|pick|select)|option|choice){_WRAP})"
 )
 _LABELLED = re.compile(_LABEL + _MARK, re.IGNORECASE)
 _BEFORE_LETTERS = re.compile(
@@ -48,7 +49,8 @@ _BEFORE_LETTERS = re.compile(
 _AFTER_LETTERS = re.compile(r"\bbecause\b|\bsince\b|\bas\b|\.(?:\s|$)|\}")
 # "It must be B.", "B is correct"; weaker than a letter at the end of the text.
 _STATED = re.compile(
-    rf"\b(?:must|should|has\sto|can\sonly)\sbe{_WRAP}(?:\b(?:option|choice|answer)\b{_WRAP})?[(\[]?([A-Z])(?![\w'’])[)\].]?(?!\s[a-z])"
+    rf"\b(?:must|should|has\sto|can\sonly)\sbe{_WRAP}(?:\b(?:option|choice|answer)\b{_WRAP})?"
+    r"[(\[]?([A-Z])(?![\w'’])[)\].]?(?!\s[a-z])"
     rf"|(?<![\w'’])[(\[]?([A-Z])[)\].]?{_WRAP}(?:is|seems|looks)\s(?:the\s)?(?:most\s|only\s)?"
     rf"(?:correct|right|best|true)(?:\s(?:answer|option|choice|one))?\b"
 )
@@ -56,7 +58,8 @@ _OR = re.compile(rf"{_WRAP}(?:,|/|&|\bor\b|\band\b){_WRAP}{_MARK}(?!\.?\s\w)", r
 _NEXT = re.compile(r"[ \t]{1,8}[(\[]?([A-Z])[)\]]?(?=[ \t]*(?:[.\n]|\Z))")
 _WHOLE = re.compile(rf"{_WRAP}{_MARK}{_WRAP}[.!]?{_WRAP}\Z")
 _LEADING = re.compile(
-    rf"{_WRAP}(?:[(\[]([A-Za-z]|\d{{1,2}})[)\]]|([A-Za-z]|\d{{1,2}})(?:[):]|\.(?!\w)|\*\*)|([A-Z])(?=,\s))"
+    rf"{_WRAP}(?:[(\[]([A-Za-z]|\d{{1,2}})[)\]]"
+    r"|([A-Za-z]|\d{1,2})(?:[):]|\.(?!\w)|\*\*)|([A-Z])(?=,\s))"
 )
 _SENTENCES = re.compile(r"\n|(?<!\b\w)\.(?=\s)|[!?](?=\s)")
 _CAPITAL = rf"[(\[]?([A-Z]|\d{{1,2}})[)\].]?{_WRAP}[.!]?{_WRAP}\Z"
@@ -66,7 +69,8 @@ _BRACKETED = re.compile(r"[(\[]([A-Z]|\d{1,2})[)\]]")
 _LETTER = r"[(\[]?(?:[A-Z]|\d{1,2})[)\]]?"
 _AND = re.compile(r"\b(?:and|or)\b", re.IGNORECASE)
 _SEVERAL = re.compile(
-    rf"{_WRAP}(?:{_LETTER}(?:{_WRAP}(?:,|;|/|&|\n|\band\b){_WRAP}(?:and\s)?{_LETTER})*|[A-Z]{{2,26}}){_WRAP}[.)\]}}]?{_WRAP}"
+    rf"{_WRAP}(?:{_LETTER}(?:{_WRAP}(?:,|;|/|&|\n|\band\b){_WRAP}(?:and\s)?{_LETTER})*"
+    rf"|[A-Z]{{2,26}}){_WRAP}[.)\]}}]?{_WRAP}"
 )
 _UP_TO_REASON = re.compile(r"[\n.;,(]|\bbecause\b|\bnot\b")
 _BEFORE_WORDS = " .:)]*-–—,;("

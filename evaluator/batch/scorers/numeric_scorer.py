@@ -64,10 +64,12 @@ def _pattern(decimal: str) -> Pattern:
         | 10\s?\^\s?\{{?(?P<power>[-−+]?\d++)\}}?
         | (?P<plain>{plain})
           (?:[eE](?P<e>[-−+]?\d++)
-            |\s?(?:[×x*·⋅]|\\times|\\cdot)\s?10\s?(?:(?:\^|\*\*)\s?\{{?(?P<ten>[-−+]?\d++)\}}?|(?P<super>[⁺⁻]?[⁰¹²³⁴-⁹]++)))?+
+            |\s?(?:[×x*·⋅]|\\times|\\cdot)\s?10\s?
+              (?:(?:\^|\*\*)\s?\{{?(?P<ten>[-−+]?\d++)\}}?|(?P<super>[⁺⁻]?[⁰¹²³⁴-⁹]++)))?+
         )
         (?![\d⁰¹²³⁴-⁹]|[.:/]\d|,\d{{3}}(?!\d)|\s?\^)
-        (?:\s?(?P<scale>thousand|million|billion|trillion)\b)?(?P<percent>\s?(?:\\?%|％|per\s?cent\b))?
+        (?:\s?(?P<scale>thousand|million|billion|trillion)\b)?
+        (?P<percent>\s?(?:\\?%|％|per\s?cent\b))?
         |\d++(?:[{group}.,]\d{{3}})++(?:[.,]\d++)?+)""",
         "ix",
     )
