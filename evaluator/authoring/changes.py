@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator import disk
-from evaluator.authoring.portraits import Portrait, Prompts, calls_text, portrait
+from evaluator.authoring.portraits import Portrait, Prompts, portrait
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.errors.messages import visible
 from evaluator.files.locations import shipped
@@ -273,7 +273,7 @@ def _facts(one: Portrait) -> dict[str, str]:
         "description": one.description,
         "inputs": "; ".join(one.inputs),
         "output": one.output,
-        "calls": calls_text(one.bound),
+        "calls": one.bound.of_model_calls(),
         "price": one.price,
         "calls of templates": ", ".join(one.calls),
     }

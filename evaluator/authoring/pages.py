@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import quote
 
 from evaluator.authoring.changes import fence_of, longest_run
-from evaluator.authoring.portraits import Portrait, Prompts, calls_text
+from evaluator.authoring.portraits import Portrait, Prompts
 from evaluator.errors.messages import visible
 from evaluator.library import TemplateLibrary
 from evaluator.library.calls import calls_of
@@ -86,7 +86,7 @@ def markdown_page(
     lines.append("")
     if one.inputs:
         lines += ["## Inputs", "", *(f"- {_cell(each)}" for each in one.inputs), ""]
-    lines += ["## Calls and price", "", f"{calls_text(one.bound)}; {one.price}.", ""]
+    lines += ["## Calls and price", "", f"{one.bound.of_model_calls()}; {one.price}.", ""]
     lines += _fenced(one.bound.explanation)
     if one.reaches:
         lines += ["## What a run may reach", "", *(f"- {_cell(each)}" for each in one.reaches), ""]
@@ -152,7 +152,7 @@ def markdown_index(portraits: Sequence[Portrait], pages: Mapping[str, str]) -> s
     lines = ["# Templates", "", "| template | type | calls | description |", "|---|---|---|---|"]
     for one in portraits:
         link = _link(one.name, pages, ".md")
-        calls = calls_text(one.bound)
+        calls = one.bound.of_model_calls()
         lines.append(f"| {link} | {one.kind} | {calls} | {_plain(one.description)} |")
     return "\n".join(lines) + "\n"
 
@@ -174,7 +174,10 @@ def html_page(
     parts.append("</table>")
     if one.inputs:
         parts += ["<h2>Inputs</h2>", _list(map(_text, one.inputs))]
-    parts += ["<h2>Calls and price</h2>", f"<p>{calls_text(one.bound)}; {_text(one.price)}.</p>"]
+    parts += [
+        "<h2>Calls and price</h2>",
+        f"<p>{one.bound.of_model_calls()}; {_text(one.price)}.</p>",
+    ]
     parts.append(f"<pre>{_text(one.bound.explanation)}</pre>")
     if one.reaches:
         parts += ["<h2>What a run may reach</h2>", _list(map(_text, one.reaches))]
@@ -197,7 +200,7 @@ def html_page(
 def html_index(portraits: Sequence[Portrait], pages: Mapping[str, str]) -> str:
     rows = [
         f"<tr><td>{_anchor(one.name, pages)}</td><td>{one.kind}</td>"
-        f"<td>{calls_text(one.bound)}</td><td>{_text(one.description)}</td></tr>"
+        f"<td>{one.bound.of_model_calls()}</td><td>{_text(one.description)}</td></tr>"
         for one in portraits
     ]
     head = "<tr><th>template</th><th>type</th><th>calls</th><th>description</th></tr>"

@@ -113,12 +113,6 @@ def price_of(
     return f"at most ${cost:,.4f} with {', '.join(models)}, retries included"
 
 
-def calls_text(limit: CallBound) -> str:
-    if limit.max_calls is None:
-        return f"at least {limit.min_calls} model calls, no upper bound"
-    return f"at most {limit.max_calls} model call{'' if limit.max_calls == 1 else 's'}"
-
-
 def sample_inputs(node: Task, number: int = 0) -> dict[str, Any]:
     """Values for the inputs of a template: those of an example, else ones of their types. Raises:
     UsageError, for a value of another type.

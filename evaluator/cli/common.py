@@ -355,12 +355,9 @@ def describe_bound(limit: CallBound, model: str | None, cost_usd: float | None) 
     """One line with the highest number of model calls, and their highest cost if a model was
     named.
     """
+    calls = limit.of_model_calls()
     if limit.max_calls is None:
-        calls = (
-            f"at least {limit.min_calls} model calls, no upper bound before its inputs are known"
-        )
-    else:
-        calls = f"at most {limit.max_calls} model call{'' if limit.max_calls == 1 else 's'}"
+        calls += " before its inputs are known"
     if model is None:
         return calls
     if cost_usd is None:

@@ -130,7 +130,7 @@ def show(
     With --history: the commits that changed its file, newest first, with the version and the hash
     that the template had. The same hash is in every record of a run.
     """
-    from evaluator.authoring.portraits import calls_text, portrait
+    from evaluator.authoring.portraits import portrait
 
     library = load_library(folders)
     one = portrait(library, shown_profiles(), name)
@@ -139,14 +139,14 @@ def show(
     else:
         versions = []
     if as_json:
-        facts = asdict(one) | {"bound": calls_text(one.bound)}
+        facts = asdict(one) | {"bound": one.bound.of_model_calls()}
         print_json({key: facts[key] for key in facts if key != "prompts"} | {"history": versions})
         return
     for what, values in (
         (one.name, [one.kind, one.description]),
         ("inputs", one.inputs),
         ("output", [one.output]),
-        ("calls", [calls_text(one.bound), one.price]),
+        ("calls", [one.bound.of_model_calls(), one.price]),
         ("reaches", one.reaches),
         ("file", [one.file or "", one.version or "", one.sha256]),
     ):

@@ -118,6 +118,7 @@ def trust(folder: Path | None, show: bool, remove: bool, as_json: bool) -> None:
     includes what it imports of the project.
     """
     from evaluator.files.trust import allow, forget
+    from evaluator.handler.profiles import unreadable_profiles
 
     if show and remove:
         raise UsageError("--list and --remove exclude each other; give one of them")
@@ -129,6 +130,9 @@ def trust(folder: Path | None, show: bool, remove: bool, as_json: bool) -> None:
         files = find_files(folder or Path.cwd())
         if files:
             allow(files)
+    if not show and not remove:
+        for problem in unreadable_profiles(folder or Path.cwd()):
+            echo(f"nothing is allowed for a profile that cannot be used:\n{problem}", err=True)
     if as_json:
         print_json([asdict(file) for file in files])
         return

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from lsprotocol import types
 
-from evaluator.authoring.portraits import calls_text, price_of
+from evaluator.authoring.portraits import price_of
 from evaluator.errors import Diagnostic, TemplateError
 from evaluator.files.locations import shipped
 from evaluator.handler.profiles import Profiles, load_profiles
@@ -290,7 +290,7 @@ class Project:
     def cost(self, library: TemplateLibrary, node: TopLevel | Node) -> str:
         """The most model calls of a run of `node`, and the most that they cost, in words."""
         limit = CallCounter(library).bound(node)
-        calls = calls_text(limit)
+        calls = limit.of_model_calls()
         if limit.max_calls == 0:
             return calls
         return f"{calls}; {price_of(library, self.profiles, node, self.model)}"

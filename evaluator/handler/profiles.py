@@ -151,6 +151,15 @@ def files_of_profiles(project: str | Path) -> list[ProjectFile]:
     return [file for file in files if file.names]
 
 
+def unreadable_profiles(project: str | Path) -> list[str]:
+    """The error of each profile in `handlers/` of a project that cannot be used."""
+    folder = Path(project, "handlers")
+    if not folder.is_dir():
+        return []
+    broken = load_profiles(folder).broken
+    return list(broken.values())
+
+
 def names_of(config: HandlerConfig, project: str | Path) -> tuple[str, ...]:
     """A line for each thing that the profile of a project names and that is not the project's own
     to give.

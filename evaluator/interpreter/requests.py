@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from evaluator.errors import Diagnostic, RecordError, TemplateError, UsageError
-from evaluator.errors.messages import cut, did_you_mean, shortened
+from evaluator.errors.messages import cut, shortened
 from evaluator.errors.results import Outcome, TaskError
 from evaluator.interpreter.calls import call_function
 from evaluator.interpreter.failures import failure, to_task_error
@@ -568,12 +568,9 @@ async def _extract_inputs(
 
 
 def _no_template(name: str, library: TemplateLibrary) -> TaskError:
-    hint = did_you_mean(
-        name, library.templates, otherwise=f"{len(library.templates)} templates are loaded"
-    )
     message = (
         f"there is no template {cut(name, 60)!r}, and a request in words has more than one word; "
-        f"{hint}"
+        f"{library.suggestion(name)}"
     )
     return failure("no_matching_template", message)
 

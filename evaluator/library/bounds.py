@@ -52,6 +52,12 @@ class CallBound:
     def __str__(self) -> str:
         return _words(self.min_calls, self.max_calls)
 
+    def of_model_calls(self) -> str:
+        """The bound as a phrase; the lower one where the upper one is not known."""
+        if self.max_calls is None:
+            return f"at least {_model_calls(self.min_calls)}, no upper bound"
+        return f"at most {_model_calls(self.max_calls)}"
+
 
 class ModelUse(NamedTuple):
     """How a task uses its model: the limits of its profile, and what is counted.
@@ -371,3 +377,7 @@ def _words(low: int, high: int | None) -> str:
     if low == high:
         return f"{low} call{'' if low == 1 else 's'}"
     return f"{low} to {high} calls"
+
+
+def _model_calls(number: int) -> str:
+    return f"{number:,} model call{'' if number == 1 else 's'}"

@@ -200,10 +200,15 @@ class TemplateLibrary:
             else:
                 found = next(claims, ())
             raise TemplateError(errors_of(found))
-        hint = did_you_mean(
-            name, state.templates, otherwise=f"{len(state.templates)} templates are loaded"
-        )
-        raise UsageError(f"there is no template {cut(name, 60)!r}; {hint}")
+        raise UsageError(f"there is no template {cut(name, 60)!r}; {self.suggestion(name)}")
+
+    def suggestion(self, name: str) -> str:
+        """What may be meant by a name that no template has; a file stands for its template."""
+        known = self._state.templates
+        wanted = name
+        if name.endswith(".xml"):
+            wanted = Path(name).stem
+        return did_you_mean(wanted, known, otherwise=f"{len(known)} templates are loaded") or ""
 
     def called_by(self, name: str) -> Mapping[str, str]:
         """The templates that a run of `name` may call, directly or through others: name → their

@@ -151,6 +151,8 @@ def _unknown_root(source: Source, roots: list[str]) -> Diagnostic:
     message = f"<{name}> cannot be the root; expected {_or([f'<{root}>' for root in roots])}"
     if name in roots:
         hint = "remove the xmlns attribute"
+    elif name == "handler":
+        hint = "a handler profile belongs into handlers/; `evaluator handlers` checks it"
     else:
         hint = did_you_mean(name, roots)
     return Diagnostic(
@@ -168,7 +170,7 @@ def _violation(source: Source, kind: Kind, error: Any) -> Violation:
     child = getattr(error, "invalid_child", None)
     tag = _name(element.tag)
     if child is not None:
-        return _unexpected_child(source, element, child=child, error=error)
+        return _unexpected_child(source, element, child=child, error=error, kind=kind)
     if unknown := _UNKNOWN_ATTRIBUTE.search(reason):
         return _unexpected_attribute(source, element, name=unknown[1] or unknown[2], kind=kind)
     if missing := _MISSING_ATTRIBUTE.search(reason):
@@ -218,19 +220,27 @@ def _violation(source: Source, kind: Kind, error: Any) -> Violation:
     return Violation(diagnostic, element)
 
 
-def _unexpected_child(source: Source, element: Element, child: Element, error: Any) -> Violation:
+def _unexpected_child(
+    source: Source, element: Element, child: Element, error: Any, kind: Kind
+) -> Violation:
     names = _expected(error) or _allowed(error)
     name = _name(child.tag)
     tag = _name(element.tag)
     span = source.locate(child)
+    as_attribute = None
+    if name in _attributes(element, kind):
+        as_attribute = f'{name} is an attribute: <{tag} {name}="…">'
     if name in _allowed(error):
         message = f"<{name}> is allowed in <{tag}> only once"
         return Violation(Diagnostic("error", "unknown-element", message=message, span=span), child)
     if not names:
         message = f"<{tag}> cannot contain elements"
-        return Violation(Diagnostic("error", "unknown-element", message=message, span=span), child)
+        diagnostic = Diagnostic(
+            "error", "unknown-element", message=message, span=span, hint=as_attribute
+        )
+        return Violation(diagnostic, child)
     is_text = names == ["include"]
-    hint = did_you_mean(
+    hint = as_attribute or did_you_mean(
         name,
         names,
         otherwise="write markup that is meant as text into <![CDATA[ … ]]>" if is_text else None,

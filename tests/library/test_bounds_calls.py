@@ -6,6 +6,7 @@ import pytest
 
 from evaluator import TemplateLibrary
 from evaluator.library import bound
+from evaluator.library.bounds import CallBound
 
 
 def atomic(name: str = "a", turns: str = "1", text: str = "x") -> str:
@@ -159,6 +160,15 @@ def test_a_recursion_has_no_bound(tmp_path):
     found = bound(node, library, tools_granted=True)
     assert (found.min_calls, found.max_calls) == (0, None)
     assert "calls itself" in found.explanation
+
+
+def test_a_bound_says_one_call_and_several_calls():
+    phrases = [CallBound(1, most, lines=()).of_model_calls() for most in (None, 1, 2_000)]
+    assert phrases == [
+        "at least 1 model call, no upper bound",
+        "at most 1 model call",
+        "at most 2,000 model calls",
+    ]
 
 
 def test_the_profiles_turns_count_where_the_template_states_none(tmp_path):

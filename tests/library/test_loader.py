@@ -698,6 +698,8 @@ def test_a_shipped_file_is_read_when_its_template_is_used(tmp_path, files_read):
     assert [*library.with_edit(f"{own}/mine.xml", task("edited")).own] == ["edited"]
     with pytest.raises(UsageError, match="there is no template 'thre'; did you mean `three`"):
         library.get("thre")
+    with pytest.raises(UsageError, match=r"no template 't/three\.xml'; did you mean `three`"):
+        library.get("t/three.xml")
     with pytest.raises(UsageError, match="there is no template ' three'; did you mean `three`"):
         library.get(" three")
     assert [*library.templates] == ["mine", "one", "three", "two"]

@@ -296,6 +296,13 @@ def test_the_command_trust_allows_profiles_and_definitions(evaluator: Any, files
     assert evaluator("handlers")[0] == 0
 
 
+def test_the_command_trust_says_which_profile_cannot_be_used(evaluator: Any, project: Path) -> None:
+    write_profile(project, "<limits><timeout>3</timeout></limits>")
+    assert "handlers/p.xml:1:" in evaluator("trust")[2]
+    write_profile(project, '<limits timeout="3"/>')
+    assert "handlers/p.xml" not in evaluator("trust")[2]
+
+
 def test_a_definition_that_names_code_needs_permission(
     evaluator: Any, files: Path, server: LoopbackServer
 ) -> None:

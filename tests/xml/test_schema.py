@@ -50,6 +50,23 @@ def test_a_whole_profile_is_accepted():
     [
         ("<tsk/>", "task", "unknown-element", 1, "<tsk> cannot be the root", "`task`"),
         ('<task xmlns="urn:x"/>', "task", "unknown-element", 1, "root", "xmlns"),
+        ('<handler name="p"/>', "task", "unknown-element", 1, "root", "`evaluator handlers`"),
+        (
+            '<handler name="p"><limits><timeout>3</timeout></limits></handler>',
+            "handler",
+            "unknown-element",
+            27,
+            "<limits> cannot contain elements",
+            '<limits timeout="…">',
+        ),
+        (
+            '<task type="atomic"><name>a</name></task>',
+            "task",
+            "unknown-element",
+            21,
+            "<name> is not known in <task>",
+            '<task name="…">',
+        ),
         (
             '<task type="atomic"><descripton/></task>',
             "task",

@@ -392,10 +392,10 @@ class SimilarityScorer(TargetScorer):
     embedder: Any = None
 
     def check(self) -> None:
-        if (self.model is None) == (self.embedder is None):
-            raise UsageError(
-                "similarity needs a model (openai/text-embedding-3-small) or an embedder, not both"
-            )
+        if self.model is None and self.embedder is None:
+            raise UsageError("similarity needs a model, as in model=openai/text-embedding-3-small")
+        if self.model is not None and self.embedder is not None:
+            raise UsageError("similarity needs a model or an embedder, not both")
         if self.embedder is not None and not (
             hasattr(self.embedder, "name") and hasattr(self.embedder, "embed")
         ):

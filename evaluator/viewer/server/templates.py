@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.authoring.pages import callers_of, graph_of
-from evaluator.authoring.portraits import Portrait, calls_text, portrait
+from evaluator.authoring.portraits import Portrait, portrait
 from evaluator.errors import UsageError
 from evaluator.errors.results import TaskError
 from evaluator.handler.profiles import load_profiles
@@ -140,7 +140,7 @@ def _portrait(
             "facts": [("type", one.kind), ("version", one.version), ("sha256", one.sha256)],
             "inputs": one.inputs,
             "output": one.output,
-            "bound": calls_text(one.bound),
+            "bound": one.bound.of_model_calls(),
             "price": one.price,
             "explanation": one.bound.explanation,
             "reaches": one.reaches,
@@ -181,9 +181,10 @@ def simulated_run(state: State, query: Query) -> str:
 
 
 def describe_bound(limit: CallBound) -> str:
+    calls = limit.of_model_calls()
     if limit.max_calls is None:
-        return f"at least {limit.min_calls} model calls, no upper bound before the inputs are known"
-    return f"at most {limit.max_calls:,} model call{'' if limit.max_calls == 1 else 's'}"
+        return f"{calls} before the inputs are known"
+    return calls
 
 
 def _evaluator(library: TemplateLibrary, state: State, *, tasks_dir: Path | None) -> Any:

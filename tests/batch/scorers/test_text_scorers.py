@@ -264,7 +264,7 @@ def test_an_embedder_with_inconsistent_vectors_is_an_error(vectors: list[list[fl
 def test_similarity_needs_one_embedder_and_a_threshold() -> None:
     for arguments, said in (
         ({"model": "m"}, "pass_at"),
-        ({"pass_at": 0.5}, "needs a model"),
+        ({"pass_at": 0.5}, "needs a model, as in model=openai/text-embedding-3-small$"),
         ({"pass_at": 0.5, "model": "m", "embedder": Letters()}, "not both"),
         ({"pass_at": 0.5, "embedder": "m"}, "expected one with name"),
     ):
