@@ -92,10 +92,15 @@ class BatchFolder:
     @property
     def size(self) -> int:
         """The size of `results.jsonl` in bytes: results are only ever appended."""
+        return self.last_write()[0]
+
+    def last_write(self) -> tuple[int, int]:
+        """The size of `results.jsonl` in bytes, and when it was written last, in nanoseconds."""
         try:
-            return os.stat(self._results).st_size
+            status = os.stat(self._results)
         except OSError:
-            return 0
+            return 0, 0
+        return status.st_size, status.st_mtime_ns
 
     @classmethod
     def create(cls, path: str | Path) -> BatchFolder:

@@ -147,7 +147,8 @@ def _keeps_all(plan: BatchPlan, folder: BatchFolder, before: Mapping[str, Any]) 
 
 
 def _checked_part(work: str, folder: BatchFolder, created: object) -> bytes:
-    return f"checked results\0{created}\0{work}\0{folder.size}".encode()
+    size, time_ns = folder.last_write()
+    return f"checked results\0{created}\0{work}\0{size}\0{time_ns}".encode()
 
 
 def _scorer_versions(plan: BatchPlan) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,15 @@ import pytest
 from evaluator import BatchResult, HandlerConfig
 from evaluator.batch import Cell, Identity, Sample, SampleResult, Variant, Verdict, open_batch
 from evaluator.batch.folder import BatchFolder
-from evaluator.batch.identity import changed_settings, digest, handler_settings, storable_settings
+from evaluator.batch.identity import (
+    changed_settings,
+    digest,
+    handler_settings,
+    seal_line,
+    storable_settings,
+)
 from evaluator.batch.pending import PendingWork
+from evaluator.batch.rows import RowSource
 from tests.batch.conftest import ROWS, Calls, Run
 
 SAMPLE = Sample("a", {"question": "Why?"})
@@ -120,7 +128,7 @@ def test_a_complete_batch_is_compared_with_its_rows_once(
 ) -> None:
     """Until its rows, its templates, its scorers or its results are others."""
     compared: list[str] = []
-    work_of = PendingWork._work_of
+    work_of = PendingWork._work_of  # pyright: ignore[reportPrivateUsage]
 
     def spy(self: PendingWork, sample: Sample) -> Any:
         compared.append(sample.id)
@@ -170,3 +178,38 @@ def test_a_result_of_a_changed_question_that_was_kept_is_compared_again(
     for _ in range(2):
         kept = run(str(rows), resume=True, on_changed="keep").ended
         assert (kept.state, kept.ran, kept.counts.changed) == ("complete", 0, 1)
+
+
+def test_a_result_that_was_replaced_by_one_of_the_same_size_is_compared_again(
+    run: Run, tmp_path: Path
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    run(str(rows))
+    results = tmp_path / "batch" / "results.jsonl"
+    first, *others = results.read_text().splitlines(keepends=True)
+    identity = json.loads(first)["identity"]
+    body = "{" + first.rstrip("\n")[len('{"crc32":"00000000",') :].replace(identity, "0" * 32)
+    results.write_bytes(seal_line(body) + "".join(others).encode())
+    os.utime(results, (1, 1))
+    ended = run(str(rows), resume=True).ended
+    assert (ended.ran, ended.counts.changed) == (0, 1)
+
+
+def test_a_row_that_is_added_after_the_check_of_the_rows_is_run_by_the_next_session(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    lines = [json.dumps(row) + "\n" for row in ROWS]
+    rows.write_text("".join(lines[:-1]))
+    check = RowSource.check
+
+    def check_and_add(self: RowSource, *args: Any, **options: Any) -> None:
+        check(self, *args, **options)
+        rows.write_text("".join(lines))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RowSource, "check", check_and_add)
+        assert run(str(rows)).ended.ran == 9
+    ended = run(str(rows), resume=True).ended
+    assert (ended.state, ended.ran, ended.total) == ("complete", 1, 10)

@@ -267,7 +267,8 @@ class RowSource:
         """
         if not self._is_readable:
             return
-        _ = self.description  # of before the samples: `is_as_described` sees each later change
+        # Before the first row: of a file that is changed later, it must not describe other rows.
+        _ = self.description
         if with_shots:
             this = self._pass(self._selection)
         else:
