@@ -17,6 +17,14 @@ def main() -> None:
     function runs is kept to a millisecond.
     """
     try:
+        _run()
+    except SystemExit as ending:
+        _end_process(ending.code)
+        raise
+
+
+def _run() -> None:
+    try:
         import gc
 
         from evaluator.lazy_names import check_platform
@@ -27,9 +35,6 @@ def main() -> None:
         from evaluator.cli import main as run
 
         run()
-    except SystemExit as ending:
-        _end_process(ending.code)
-        raise
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except ImportError as error:
@@ -39,7 +44,7 @@ def main() -> None:
     finally:
         import signal
 
-        # A second Ctrl-C, while Python ends, ends the process at once and silently.
+        # A second Ctrl-C, while the process ends, ends it at once and silently.
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -48,18 +53,22 @@ def _end_process(code: object) -> None:
     """Ends the process without freeing its objects, which takes 10 ms after a run. What is
     registered for the end of the process runs before.
 
-    Returns if Python has more to do: threads to wait for, output that cannot be written, a debugger
-    or a prompt (`python -i`), and databases, which remove their files when they are closed.
+    Returns if Python has more to do: a program around the command, as a profiler or a debugger is,
+    threads to wait for, output that cannot be written, a prompt (`python -i`), and databases, which
+    remove their files when they are closed.
     """
     import atexit
     import os
     import threading
 
+    caller = sys._getframe(1).f_back  # pyright: ignore[reportPrivateUsage]
+    while caller is not None:
+        if caller.f_code.co_name != "<module>" and caller.f_code.co_filename != "<frozen runpy>":
+            return
+        caller = caller.f_back
     has_more = (
         any(not thread.daemon for thread in threading.enumerate()[1:])
         or any(name in sys.modules for name in ("sqlite3", "apsw", "multiprocessing"))
-        or sys.gettrace() is not None
-        or sys.getprofile() is not None
         or bool(sys.flags.inspect)
     )
     if has_more or not isinstance(code, int):

@@ -108,12 +108,8 @@ def _make(
         for compare in (operator.lt, operator.le, operator.gt, operator.ge):
             methods[f"__{compare.__name__}__"] = _comparison(compare, compared)
     names = [field.name for field in fields]
-    reduction = None
     if frozen and slots:
         methods["__getstate__"], methods["__setstate__"] = _state(names)
-        is_simple = all(field.init and not field.kw_only for field in fields)
-        if is_simple and not hasattr(made, "__post_init__"):
-            methods["__reduce_ex__"] = reduction = _Reduction(_values(names))
     methods = {name: method for name, method in methods.items() if name not in own}
     if frozen:
         methods["__setattr__"] = _refuse_to_set
@@ -124,8 +120,10 @@ def _make(
         for name, method in methods.items():
             setattr(made, name, method)
     init.cls = made
-    if reduction is not None:
-        reduction.cls = made
+    is_simple = all(field.init and not field.kw_only for field in fields)
+    is_simple = is_simple and not hasattr(made, "__post_init__") and "__reduce_ex__" not in own
+    if frozen and slots and is_simple:
+        made.__reduce_ex__ = _reduction(made, _values(names))
     return made
 
 
@@ -163,7 +161,7 @@ class _Init:
         if instance is None:
             return self._compiled()
         # Python 3.13 binds it to the class, to show the signature.
-        if self._left and not isinstance(instance, type):
+        if self._left > 0 and not isinstance(instance, type):
             self._left -= 1
             return functools.partial(self._initialise, instance)
         return types.MethodType(self._compiled(), instance)
@@ -302,23 +300,17 @@ def _state(names: Sequence[str]) -> tuple[Callable[[Any], Any], Callable[[Any, A
     return __getstate__, __setstate__
 
 
-class _Reduction:
-    """`__reduce_ex__` of the class `cls`, whose `__init__` only stores its arguments: the faster
-    way.
-    """
+def _reduction(
+    cls: type, values: Callable[[Any], tuple[Any, ...]]
+) -> Callable[[Any, Any], str | tuple[Any, ...]]:
+    """The faster way for a class whose `__init__` only stores its arguments."""
 
-    cls: type
+    def __reduce_ex__(self: Any, protocol: Any) -> str | tuple[Any, ...]:
+        if self.__class__ is cls:
+            return cls, values(self)
+        return object.__reduce_ex__(self, protocol)
 
-    def __init__(self, values: Callable[[Any], tuple[Any, ...]]) -> None:
-        self._values = values
-
-    def __get__(self, instance: object, owner: type | None = None) -> Any:
-        return types.MethodType(self, instance)
-
-    def __call__(self, instance: Any, protocol: Any) -> str | tuple[Any, ...]:
-        if instance.__class__ is self.cls:
-            return self.cls, self._values(instance)
-        return object.__reduce_ex__(instance, protocol)
+    return __reduce_ex__
 
 
 def _repr(names: Sequence[str]) -> Callable[[Any], str]:

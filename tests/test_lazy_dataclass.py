@@ -228,6 +228,11 @@ def test_instances_are_pickled_and_copied_without_a_second_initialization(stored
         assert again == stored and type(again) is type(stored)
 
 
+def test_the_members_of_a_class_can_be_listed() -> None:
+    for cls in classes(dataclass).values():
+        assert callable(dict(inspect.getmembers(cls))["__reduce_ex__"])
+
+
 def test_frozen_makes_a_frozen_class_with_slots():
     @frozen
     class Point:

@@ -83,7 +83,8 @@ async def _evaluated(
                     running += 1
                     unread += 1
                     task = asyncio.ensure_future(one(row))
-                    started.add(task)
+                    if not task.done():  # an eager task may have ended
+                        started.add(task)
                     queue.put_nowait(task)
         except BaseException as error:
             # Every exception is caught, because otherwise the consumer would wait forever.

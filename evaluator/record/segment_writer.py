@@ -99,9 +99,9 @@ class Segment:
         loop = asyncio.get_running_loop()
         with self._writing:
             if self._loop is None or self._loop.is_closed():
-                self._loop = loop
                 self._later.clear()
                 loop.call_soon(self._flush_all)
+                self._loop = loop
             if self._loop is not loop:
                 return False
             self._later[journal] = None

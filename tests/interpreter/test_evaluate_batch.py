@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from evaluator import UsageError
+from evaluator.interpreter.batch import evaluate_rows
 
 SAY = (
     '<task name="say" type="atomic"><description>Say a word</description>'
@@ -151,3 +153,38 @@ def test_tasks_are_packed_unless_each_is_to_have_a_file(
     assert [task.id for task in evaluator.services.store.list()] == [6, 5, 4, 3, 2, 1]
     with pytest.raises(UsageError, match="task_files is 'one', expected packed or each"):
         evaluator.evaluate_batch("say", rows, task_files="one")
+
+
+@pytest.mark.parametrize("is_eager", [False, True])
+def test_results_that_were_taken_are_not_kept(is_eager: bool) -> None:
+    """Also where tasks begin at once, as those of `asyncio.eager_task_factory`."""
+
+    class Result:
+        """As an outcome, but can be referenced weakly."""
+
+    results: weakref.WeakSet[Result] = weakref.WeakSet()
+
+    async def evaluate(row: Any) -> Any:
+        result = Result()
+        results.add(result)
+        return result
+
+    def begin_at_once(loop: Any, coroutine: Any, **options: Any) -> Any:
+        if coroutine.__name__ != "one":
+            return asyncio.Task(coroutine, loop=loop, **options)
+        future = loop.create_future()
+        try:
+            coroutine.send(None)
+        except StopIteration as end:
+            future.set_result(end.value)
+        return future
+
+    async def main() -> int:
+        if is_eager:
+            asyncio.get_running_loop().set_task_factory(begin_at_once)
+        most = 0
+        async for _ in evaluate_rows(evaluate, [{}] * 200, concurrency=2, at_end=lambda: None):
+            most = max(most, len(results))
+        return most
+
+    assert asyncio.run(main()) < 20

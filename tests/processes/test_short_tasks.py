@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -91,3 +92,31 @@ def test_a_command_ends_without_freeing_objects_unless_a_database_may_be_open(mo
     assert ran.stdout == "registered\n"
     assert ran.returncode == 2 and "--nothing" in ran.stderr
     assert ("freed" in ran.stderr) is (module == "sqlite3")
+
+
+def test_a_program_around_the_command_continues_after_it() -> None:
+    """A profiler that uses `sys.monitoring` is such a program."""
+    program = (
+        "import sys\n"
+        "from evaluator.__main__ import main\n"
+        "def around():\n"
+        "    try: main()\n"
+        "    except SystemExit as ending: print('continues', ending.code)\n"
+        "sys.argv = ['evaluator', 'templates', '--nothing']\n"
+        "around()"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (0, "continues 2\n"), ran.stderr
+
+
+def test_ctrl_c_while_the_process_ends_prints_no_traceback() -> None:
+    program = (
+        "import atexit, os, signal, sys\n"
+        "from evaluator.__main__ import main\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
+        "sys.argv = ['evaluator', 'templates', '--help']\n"
+        "main()"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (-signal.SIGINT, "")
+    assert "--help" in ran.stdout
