@@ -113,9 +113,9 @@ class Snapshot:
 
     `rate` is results per second over the last half minute; `eta_s` seconds to the end at that rate,
     None if unknown. `usage` is this session's, judges included; its cost is None once the cost of
-    one call is unknown. `cost_left_usd` and `time_left_s` are what the rest is expected to take,
-    None while too few results are there to tell. `silent` are worker processes without a sign of
-    life.
+    one call is unknown. `known_usage` is the sum of the known figures, a lower bound.
+    `cost_left_usd` and `time_left_s` are what the rest is expected to take, None while too few
+    results are there to tell. `silent` are worker processes without a sign of life.
     """
 
     done: int
@@ -132,6 +132,7 @@ class Snapshot:
     cost_left_usd: Remaining | None = None
     time_left_s: Remaining | None = None
     silent: tuple[SilentProcess, ...] = ()
+    known_usage: Usage = Usage()
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {
@@ -141,6 +142,7 @@ class Snapshot:
             "rate": round(self.rate, 3),
             "eta_s": None if self.eta_s is None else round(self.eta_s, 1),
             "usage": self.usage.to_dict(),
+            "known_usage": self.known_usage.to_dict(),
             "endpoints": [asdict(endpoint) for endpoint in self.endpoints],
         }
 
@@ -164,6 +166,7 @@ class Tally:
     cached_calls: int = 0
     started: float = 0.0
     _used: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
+    _known: Counter[str] = field(default_factory=Counter[str])
     _recent: deque[tuple[float, int]] = field(default_factory=deque[tuple[float, int]])
     _costs: Spread = field(default_factory=Spread)
     _durations: Spread = field(default_factory=Spread)
@@ -194,6 +197,7 @@ class Tally:
             for name, amount in used.items():
                 before = self._used.get(name, 0)
                 self._used[name] = None if before is None or amount is None else before + amount
+                self._known[name] += amount or 0
         self._costs.add(cost)
         self._durations.add(result["duration_s"])
         self.cached_calls += result["cached_calls"]
@@ -263,6 +267,7 @@ class Tally:
             cost_left_usd=cost_left,
             time_left_s=time_left,
             silent=silent,
+            known_usage=Usage.from_dict(self._known),
         )
 
     def _time_left(self, left: int, eta_s: float | None) -> Remaining | None:
@@ -478,13 +483,14 @@ def figures(snapshot: Snapshot) -> list[str]:
     """Rate, time, tokens, cost and calls, a text each."""
     usage = snapshot.usage
     if usage.input_tokens is None or usage.output_tokens is None:
-        tokens = None
+        known = snapshot.known_usage
+        tokens = _at_least((known.input_tokens or 0) + (known.output_tokens or 0), "{:,}")
     else:
-        tokens = usage.input_tokens + usage.output_tokens
+        tokens = f"{usage.input_tokens + usage.output_tokens:,}"
     parts = [
         f"{snapshot.rate:,.1f}/s",
         _time_left_text(snapshot),
-        f"{'?' if tokens is None else format(tokens, ',')} tokens",
+        f"{tokens} tokens",
         _cost_text(snapshot),
         f"{snapshot.in_flight} running",
     ]
@@ -540,9 +546,16 @@ def _time_left_text(snapshot: Snapshot) -> str:
 def _cost_text(snapshot: Snapshot) -> str:
     cost = snapshot.usage.cost_usd
     if cost is None:
-        return "$?"
+        return _at_least(snapshot.known_usage.cost_usd, "${:,.4f}")
     text = f"${cost:,.4f}"
     left = snapshot.cost_left_usd
     if left is not None and left.high:
         text += f", ${left.mean:,.4f} left (${left.low:,.4f} to ${left.high:,.4f})"
     return text
+
+
+def _at_least(known: float | None, form: str) -> str:
+    """A figure that is not known in full: its known part, "?" where nothing is known."""
+    if not known:
+        return form.partition("{")[0] + "?"
+    return f"at least {form.format(known)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -57,8 +58,20 @@ def test_an_unknown_cost_is_not_expected_to_be_zero() -> None:
     tally = Tally(total=100)
     for number in range(30):
         tally.add(result(number, None if number == 7 else 0.01).to_dict())
-    assert tally.snapshot(1).cost_left_usd is None
-    assert "$?" in line_of(tally.snapshot(1))
+    snapshot = tally.snapshot(1)
+    assert snapshot.cost_left_usd is None
+    assert snapshot.usage.cost_usd is None
+    line = line_of(snapshot)
+    assert " · at least $0.2900 · " in line and " · 600 tokens · " in line
+
+
+def test_progress_shows_unknown_usage_as_a_lower_bound() -> None:
+    tally = Tally(total=3)
+    unknown = replace(result(0, None), usage=Usage(None, None, cost_usd=None, turns=1))
+    tally.add(unknown.to_dict())
+    assert " · ? tokens · $? · " in line_of(tally.snapshot(1))
+    tally.add(result(1, 0.01).to_dict())
+    assert " · at least 20 tokens · at least $0.0100 · " in line_of(tally.snapshot(1))
 
 
 def test_the_interval_holds_the_sum_as_often_as_it_says() -> None:
