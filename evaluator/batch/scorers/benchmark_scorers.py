@@ -1,10 +1,6 @@
-"""Scorers that benchmarks define: `drop` and `quasi_exact` of question answering, and `ifeval`.
-
-Scorers of question answering as its benchmarks define them: `drop` and `quasi_exact`, and
-SQuAD's normalisation.
-
-`ifeval`: the verifiable instructions of IFEval, checked by its official code, which lm-eval
-ships.
+"""Scorers that benchmarks define: `drop` and `quasi_exact` of question answering, SQuAD's
+normalisation, and `ifeval`: the verifiable instructions of IFEval, checked by its official code,
+which lm-eval ships.
 """
 
 from __future__ import annotations
@@ -20,7 +16,9 @@ from evaluator.batch.records import Score
 from evaluator.batch.scorers.builtin_scorer import (
     ResultScorer,
     TargetScorer,
+    as_list,
     as_text,
+    expected_one_of,
     question_of,
     shown,
 )
@@ -73,9 +71,7 @@ class DropScorer(ResultScorer):
         target: Any = scored.sample.target
         if target is None or target == []:
             return NO_TARGET
-        alternatives = [
-            _spans(each) for each in (target if isinstance(target, list | tuple) else [target])
-        ]
+        alternatives = [_spans(each) for each in as_list(target)]
         found = self._found(self.value(scored))
         pairs = [drop_scores(found, each) for each in alternatives if each and each[0].strip()]
         if pairs:
@@ -85,14 +81,14 @@ class DropScorer(ResultScorer):
         if f1 >= self.pass_at:
             why = ""
         else:
-            why = f"expected {' or '.join(map(shown, map(', '.join, alternatives[:3])))}"
+            why = expected_one_of(map(shown, map(", ".join, alternatives)))
         return graded_score(
             f1, self.pass_at, answer=", ".join(found), explanation=why, metadata={"exact": exact}
         )
 
     def _found(self, value: Any) -> list[str]:
         if isinstance(value, list | tuple):
-            return _spans(cast("Any", value))
+            return _spans(value)
         text = as_text(value, "the answer")
         lines = _ANSWER_LINE.findall(text)
         text = lines[-1] if lines else text
@@ -103,9 +99,7 @@ class DropScorer(ResultScorer):
 
 def _spans(value: Any) -> list[str]:
     """Raises: UsageError, for too many spans, or anything but texts and numbers."""
-    spans = [
-        as_text(each, "a span") for each in (value if isinstance(value, list | tuple) else [value])
-    ]
+    spans = [as_text(each, "a span") for each in as_list(value)]
     if len(spans) > _MAX_SPANS:
         raise UsageError(f"drop: {len(spans)} spans; the limit is {_MAX_SPANS}")
     return spans
@@ -181,16 +175,14 @@ def best_alignment(scores: list[list[float]]) -> float:
 
 
 def _drop_normal(text: str) -> str:
-    tokens = (_drop_token(token) for token in re.split(r" |-", text.lower()))
-    return " ".join(token for token in tokens if token)
-
-
-def _drop_token(token: str) -> str:
-    if not _is_number(token):
-        token = token.translate(_ASCII_PUNCTUATION)
-    if _is_number(token):
-        token = str(float(token))
-    return " ".join(_ARTICLES.sub(" ", token).split())
+    words: list[str] = []
+    for token in re.split(r" |-", text.lower()):
+        if not _is_number(token):
+            token = token.translate(_ASCII_PUNCTUATION)
+        if _is_number(token):
+            token = str(float(token))
+        words += _ARTICLES.sub(" ", token).split()
+    return " ".join(words)
 
 
 def _is_number(text: str) -> bool:
@@ -218,7 +210,7 @@ class QuasiExactScorer(TargetScorer):
         return binary_score(
             False,
             text,
-            explanation=f"expected {' or '.join(map(shown, wanted[:3]))}, got {shown(text)}",
+            explanation=f"{expected_one_of(map(shown, wanted))}, got {shown(text)}",
         )
 
 

@@ -1,8 +1,5 @@
-"""The base of the shipped scorers: arguments are fields of a frozen dataclass, checked against the
-fields' types.
-
-The base of scorers that score a part of the result: the scored text or value, and the target as
-texts.
+"""The bases of the shipped scorers: arguments are fields of a frozen dataclass, checked against the
+fields' types; the scored text or value is an expression, and the target is texts.
 """
 
 from __future__ import annotations
@@ -10,9 +7,10 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import lru_cache
+from itertools import islice
 from typing import Annotated, Any, ClassVar, Self, cast
 
 from evaluator.batch.records import Sample, Score
@@ -222,9 +220,19 @@ def targets(scored: ScorerInput) -> list[str]:
         return [target]
     if target is None:
         return []
-    if isinstance(target, list | tuple):
-        return [as_text(item, "the target") for item in cast("list[Any]", target)]
-    return [as_text(target, "the target")]
+    return [as_text(item, "the target") for item in as_list(target)]
+
+
+def as_list(value: Any) -> Sequence[Any]:
+    """A list or tuple unchanged; any other value as the only item."""
+    if isinstance(value, list | tuple):
+        return cast("Sequence[Any]", value)
+    return [value]
+
+
+def expected_one_of(answers: Iterable[object]) -> str:
+    """The beginning of an explanation: at most three of the right answers."""
+    return f"expected {' or '.join(map(str, islice(answers, 3)))}"
 
 
 def as_text(value: Any, what: str) -> str:

@@ -9,7 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, cast
 
 from evaluator.batch.records import Score
-from evaluator.batch.scorers.builtin_scorer import ResultScorer, ScoredExpression, evaluate
+from evaluator.batch.scorers.builtin_scorer import (
+    ResultScorer,
+    ScoredExpression,
+    as_list,
+    evaluate,
+)
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_score
 from evaluator.batch.scorers.json_scorers import first_unmatched
 from evaluator.errors import UsageError
@@ -77,7 +82,11 @@ class CallsScorer(ResultScorer):
         if isinstance(found, str):
             return binary_score(False, None, explanation=found)
         problem = _problem(expected, found, schemas=self._schemas(scored))
-        return binary_score(problem is None, _shown(found), explanation=problem or "")
+        calls: list[str] = []
+        for call in found:
+            arguments = ", ".join(f"{name}={value!r}" for name, value in call.arguments.items())
+            calls.append(f"{call.name}({arguments})")
+        return binary_score(problem is None, ", ".join(calls), explanation=problem or "")
 
     def _schemas(self, scored: ScorerInput) -> dict[str, Mapping[str, Any]]:
         """The parameters of each function, by its comparable name."""
@@ -88,7 +97,7 @@ class CallsScorer(ResultScorer):
             value = next((inputs[name] for name in _SCHEMA_INPUTS if name in inputs), [])
         value = _from_text(value)
         found: dict[str, Mapping[str, Any]] = {}
-        for item in cast("list[Any]", value if isinstance(value, list | tuple) else [value]):
+        for item in as_list(value):
             if isinstance(item, Mapping):
                 inner = item.get("function", item)
             else:
@@ -143,9 +152,7 @@ def _from_text(value: Any) -> Any:
 
 def _expected(target: Any) -> list[Allowed]:
     """Raises: UsageError, for a target that is not a list of calls."""
-    value = _from_text(target)
-    items = cast("list[Any]", value if isinstance(value, list | tuple) else [value])
-    return [_allowed(item) for item in items]
+    return [_allowed(item) for item in as_list(_from_text(target))]
 
 
 def _allowed(item: Any) -> Allowed:
@@ -310,15 +317,9 @@ def _equal(value: Any, allowed: Any) -> bool:
 def _equal_objects(value: Mapping[str, Any], allowed: Mapping[str, Any]) -> bool:
     """Each field of an allowed object has a list of values, as parameters have."""
     for name, inner in value.items():
-        if name not in allowed or not any(_equal(inner, each) for each in _choices(allowed[name])):
+        if name not in allowed or not any(_equal(inner, each) for each in as_list(allowed[name])):
             return False
-    return all(name in value or _OPTIONAL in _choices(each) for name, each in allowed.items())
-
-
-def _choices(allowed: Any) -> Sequence[Any]:
-    if isinstance(allowed, list | tuple):
-        return cast("Sequence[Any]", allowed)
-    return [allowed]
+    return all(name in value or _OPTIONAL in as_list(each) for name, each in allowed.items())
 
 
 def _kind(value: Any) -> type:
@@ -335,10 +336,3 @@ def _plain_text(text: str) -> str:
 
 def _plain_name(name: str) -> str:
     return name.replace(".", "_")
-
-
-def _shown(calls: Sequence[FunctionCall]) -> str:
-    return ", ".join(
-        f"{call.name}({', '.join(f'{name}={value!r}' for name, value in call.arguments.items())})"
-        for call in calls
-    )

@@ -1,16 +1,10 @@
-"""The protocol of scorers, their arguments, and the only function that calls them.
+"""The protocol of scorers, and the only functions that call them.
 
-A scorer that fails is an error, never a zero.
+A scorer that fails is an error, never a zero. Changes that a scorer makes to its input are
+invisible to other scorers, epochs and models, and to the results.
 
-Changes that a scorer makes to its input are invisible to other scorers, epochs and models, and to
-the results.
-
-Runs scorers that compute in a thread, with values that user code may keep.
-
-make progress.
-
-Values from and for user code: containers are copied, numbers of other libraries converted, types
-named.
+Scorers that compute are called in a thread, one after the other. Containers are copied for user
+code; numbers of other libraries become plain ones.
 """
 
 from __future__ import annotations
@@ -18,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from decimal import Decimal
@@ -284,40 +277,17 @@ class ComputeQueue:
     """Calls functions in a thread, one after the other, in the order in which they arrive."""
 
     def __init__(self) -> None:
-        self._is_busy = False
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._turn = asyncio.Lock()
 
     async def call(self, function: Callable[[], Any]) -> Any:
         """The result of `function`; raises whatever it raises. When cancelled, a function that runs
         already continues and its result is discarded.
         """
-        if self._is_busy:
-            await self._turn()
-        self._is_busy = True
-        try:
+        async with self._turn:
             value, error = await in_thread(lambda: _outcome(function))
-        finally:
-            self._pass_on()
         if error is not None:
             raise error
         return value
-
-    async def _turn(self) -> None:
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn in self._waiting:
-                self._waiting.remove(turn)
-            else:
-                self._pass_on()
-            raise
-
-    def _pass_on(self) -> None:
-        self._is_busy = bool(self._waiting)
-        if self._waiting:
-            self._waiting.popleft().set_result(None)
 
 
 def _outcome(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:

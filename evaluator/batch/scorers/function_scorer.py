@@ -6,8 +6,8 @@ parameter). Lists and mappings are copies. The function returns a bool, a number
 Score; numbers of NumPy, PyTorch, `decimal` and `fractions` are accepted. A function that is not
 async runs in a thread, one sample after the other: make it async if it waits.
 
-Scorers whose code is named and not imported: to plan a batch, and to ask the user about its
-code.
+`unloaded` names a function whose code is not imported: to plan a batch, and to ask the user about
+its code.
 """
 
 from __future__ import annotations
@@ -112,7 +112,9 @@ class FunctionScorer(LeavesInputUnchanged):
 
     async def score(self, scored: ScorerInput) -> Score | dict[Any, Score]:
         call = partial(self.function, **{name: _ARGUMENTS[name](scored) for name in self.wants})
-        if _is_async(self.function):
+        if inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(
+            type(self.function).__call__
+        ):
             given = call()
         else:
             given = await compute_queue().call(call)
@@ -166,12 +168,6 @@ def value_names(name: str, values: Any) -> tuple[str, ...]:
             raise UsageError(f"{name}: values has {value!r:.60}, expected names, each once")
         check_name(f"{name}.{value}")
     return names
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        type(function).__call__
-    )
 
 
 def _wanted(function: Callable[..., Any], name: str) -> tuple[str, ...]:

@@ -107,13 +107,9 @@ class JsonSchemaScorer(_JsonScorer):
 
     def describe(self) -> dict[str, Any]:
         described = ResultScorer.describe(self)
-        if self.schema is None:
-            guide = None
-        else:
-            guide = _compiled(self.schema).guide
-        if guide is None:
-            return described
-        return {**described, "schema": guide.root}
+        if self.schema is not None and (guide := _compiled(self.schema).guide) is not None:
+            described["schema"] = guide.root
+        return described
 
     async def score(self, scored: ScorerInput) -> Score:
         if self.schema is None:
@@ -135,9 +131,7 @@ class JsonSchemaScorer(_JsonScorer):
                 violation is not None and violation.kind == "bad_schema"
             ):
                 raise UsageError(str(violation))
-            if violation is None:
-                problem = None
-            else:
+            if violation is not None:
                 problem = str(violation)
         return binary_score(problem is None, explanation=problem or "")
 
@@ -207,7 +201,14 @@ def _difference(expected: Any, found: Any, rules: ComparisonRules, path: _PATH) 
         )
     if _same_leaf(expected, found, rules=rules):
         return None
-    return _leaf_difference(expected, found, path=path)
+    place = json_path(path)
+    difference = first_difference(expected, found, where=place)
+    if difference is None:
+        return f"{place}: expected {_short(expected)}, found {_short(found)}"
+    return (
+        f"{difference.where}: expected {difference.recorded or 'nothing'}, found "
+        f"{difference.now or 'nothing'}"
+    )
 
 
 def _same_leaf(expected: Any, found: Any, rules: ComparisonRules) -> bool:
@@ -321,17 +322,6 @@ def canonical(value: Any) -> str:
             return f"{number.normalize():E}"
         return "0"
     return json.dumps(value, default=str)
-
-
-def _leaf_difference(expected: Any, found: Any, path: _PATH) -> str:
-    place = json_path(path)
-    differs = first_difference(expected, found, where=place)
-    if differs is None:
-        return f"{place}: expected {_short(expected)}, found {_short(found)}"
-    return (
-        f"{differs.where}: expected {differs.recorded or 'nothing'}, found "
-        f"{differs.now or 'nothing'}"
-    )
 
 
 def _short(value: Any) -> str:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from evaluator.batch.records import Score
-from evaluator.batch.scorers.builtin_scorer import TargetScorer, shown
+from evaluator.batch.scorers.builtin_scorer import TargetScorer, as_list, expected_one_of, shown
 from evaluator.batch.scorers.contract import binary_score
 from evaluator.errors import EvaluatorError, MissingExtra, UsageError
 from evaluator.lazy_dataclass import frozen
@@ -77,7 +77,7 @@ class MathScorer(TargetScorer):
 
     def check_target(self, target: Any) -> None:
         """As `BuiltinScorer.check_target`."""
-        for each in target if isinstance(target, list | tuple) else [target]:
+        for each in as_list(target):
             if isinstance(each, str) and not 0 < len(normal(boxed(each) or each)) <= _MAX_CHARS:
                 raise UsageError(
                     f"the target {shown(each)} is empty or longer than {_MAX_CHARS} characters"
@@ -89,13 +89,14 @@ class MathScorer(TargetScorer):
         expected = [boxed(each) or each for each in wanted]
         if normal(answer) in {normal(each) for each in expected}:
             return binary_score(True, answer)
-        why = f"expected {' or '.join(map(shown, wanted[:3]))}, found {shown(answer)}"
+        why = f"{expected_one_of(map(shown, wanted))}, found {shown(answer)}"
         if not normal(answer) or len(answer) > _MAX_CHARS:
             return binary_score(False, answer, explanation=why)
+        comparer = _COMPARERS.setdefault(asyncio.get_running_loop(), _Comparer())
         for each in expected:
             if _base(each) != _base(answer):  # math-verify ignores it
                 continue
-            is_equal = await _comparer().compare(_formula(each), _formula(answer))
+            is_equal = await comparer.compare(_formula(each), _formula(answer))
             if is_equal:
                 return binary_score(True, answer)
             if is_equal is None:
@@ -231,17 +232,15 @@ def _settle_all(
                 future, MathFailed(f"math-verify cannot be started: {ended.stderr.strip()[-500:]}")
             )
         return []
-    is_late = ended.signal == signal.SIGPROF
-    _settle(
-        rest[0][1], None if is_late else MathFailed(f"the comparison ended early ({_how(ended)})")
-    )
+    if ended.signal == signal.SIGPROF:
+        result = None
+    else:
+        why = ended.overrun or f"exit code {ended.exit_code}, signal {ended.signal}"
+        if ended.timed_out:
+            why = "it took too long"
+        result = MathFailed(f"the comparison ended early ({why})")
+    _settle(rest[0][1], result)
     return rest[1:]
-
-
-def _how(ended: ScriptResult) -> str:
-    if ended.timed_out:
-        return "it took too long"
-    return ended.overrun or f"exit code {ended.exit_code}, signal {ended.signal}"
 
 
 def _settle(future: asyncio.Future[bool | None], result: bool | Exception | None) -> None:
@@ -254,8 +253,3 @@ def _settle(future: asyncio.Future[bool | None], result: bool | Exception | None
 
 
 _COMPARERS: WeakKeyDictionary[asyncio.AbstractEventLoop, _Comparer] = WeakKeyDictionary()
-
-
-def _comparer() -> _Comparer:
-    """The comparer of the running event loop."""
-    return _COMPARERS.setdefault(asyncio.get_running_loop(), _Comparer())

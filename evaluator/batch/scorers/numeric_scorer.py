@@ -17,11 +17,11 @@ from collections.abc import Iterator, Sequence
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, localcontext
 from functools import lru_cache
 from itertools import islice
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, NamedTuple
 from unicodedata import numeric
 
 from evaluator.batch.records import Score
-from evaluator.batch.scorers.builtin_scorer import ResultScorer, shown
+from evaluator.batch.scorers.builtin_scorer import ResultScorer, as_list, expected_one_of, shown
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_score
 from evaluator.errors import UsageError
 from evaluator.fields import NotNegative
@@ -220,11 +220,7 @@ class NumericScorer(ResultScorer):
 
     async def score(self, scored: ScorerInput) -> Score:
         target = scored.sample.target
-        wanted: list[Any]
-        if isinstance(target, list | tuple):
-            wanted = cast("list[Any]", list(target))
-        else:
-            wanted = [target]
+        wanted = as_list(target)
         if target is None or not wanted:
             return NO_TARGET
         if self.strict is not None:
@@ -252,15 +248,12 @@ class NumericScorer(ResultScorer):
         return binary_score(
             False,
             answer,
-            explanation=f"expected {' or '.join(map(str, wanted[:3]))}, found "
-            f"{shown(answer)}{hint}",
+            explanation=f"{expected_one_of(wanted)}, found {shown(answer)}{hint}",
         )
 
     def check_target(self, target: Any) -> None:
         """As `BuiltinScorer.check_target`."""
-        for item in (
-            cast("list[Any]", list(target)) if isinstance(target, list | tuple) else [target]
-        ):
+        for item in as_list(target):
             self._target(item)
 
     def _target(self, value: Any) -> tuple[Decimal, Decimal]:
@@ -322,7 +315,7 @@ def _lm_eval_score(text: str, wanted: Sequence[str]) -> Score:
     if not found:
         return binary_score(False, explanation="no number in the answer")
     plain = _lm_eval_plain(found[-1])
-    why = f"expected {' or '.join(map(str, wanted[:3]))}, found {shown(found[-1])}"
+    why = f"{expected_one_of(wanted)}, found {shown(found[-1])}"
     is_right = plain in map(_lm_eval_plain, wanted)
     return binary_score(is_right, found[-1], explanation="" if is_right else why)
 

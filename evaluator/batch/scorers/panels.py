@@ -46,6 +46,7 @@ from evaluator.batch.scorers.model_graded import (
     InvalidJudgement,
     ModelGradedScorer,
     combined_score,
+    fields_of,
     judgement,
 )
 from evaluator.errors import UsageError
@@ -204,10 +205,10 @@ class PairwiseScorer(ModelGradedScorer):
             return Score(None, None, error=errors[0], metadata=metadata, usage=usage)
         verdicts = [str(score.answer) for score in scores]
         metadata |= {"verdicts": verdicts, "flipped": verdicts[0] != verdicts[1]}
-        if verdicts[0] == verdicts[1]:
-            settled = verdicts[0]
-        else:
+        if metadata["flipped"]:
             settled = "tie"
+        else:
+            settled = verdicts[0]
         value, passed = {"win": (1.0, True), "loss": (0.0, False), "tie": (0.5, None)}[settled]
         explanation = scores[0].explanation
         if metadata["flipped"]:
@@ -221,10 +222,7 @@ class PairwiseScorer(ModelGradedScorer):
 
 
 def _read(parsed: Any, swapped: bool = False) -> Score:
-    if isinstance(parsed, Mapping):
-        fields = cast("Mapping[str, Any]", parsed)
-    else:
-        fields = {}
+    fields = fields_of(parsed)
     winner = str(fields.get("winner", "")).strip().lower()
     if winner not in _VERDICTS:
         raise InvalidJudgement(f"winner is {fields.get('winner')!r:.60}, expected A, B or tie")

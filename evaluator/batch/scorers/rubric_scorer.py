@@ -71,7 +71,14 @@ class RubricScorer(ModelGradedScorer):
     def judge_inputs(self, scored: ScorerInput) -> dict[str, Any]:
         rubric = self._rubric_of(scored.sample.target)
         _scale(rubric, self.out_of)  # an invalid rubric is an error before the call
-        return {"rubric": _rubric_text(rubric), **ModelGradedScorer.judge_inputs(self, scored)}
+        if isinstance(rubric, Mapping):
+            rows = cast("Mapping[str, float]", rubric).items()
+            text = "\n".join(
+                f"{name} ({most:g} {'point' if most == 1 else 'points'})" for name, most in rows
+            )
+        else:
+            text = text_or_json(rubric)
+        return {"rubric": text, **ModelGradedScorer.judge_inputs(self, scored)}
 
     def read_answer(self, answer: Outcome, target: Any) -> Score:
         rubric = self._rubric_of(target)
@@ -152,13 +159,6 @@ def _folded(name: str) -> str:
     """A criterion's name without case, spaces and punctuation."""
     text = unicodedata.normalize("NFKC", name).casefold()
     return "".join(c for c in text if unicodedata.category(c)[0] not in "PZC")
-
-
-def _rubric_text(rubric: Any) -> str:
-    if isinstance(rubric, Mapping):
-        rows = cast("Mapping[str, float]", rubric).items()
-        return "\n".join(f"{name} ({n:g} {'point' if n == 1 else 'points'})" for name, n in rows)
-    return text_or_json(rubric)
 
 
 def _scale(rubric: Any, out_of: float | None) -> tuple[float, list[float] | None]:

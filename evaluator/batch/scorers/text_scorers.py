@@ -23,7 +23,13 @@ from unicodedata import category, normalize
 from evaluator import patterns
 from evaluator.batch.records import Score
 from evaluator.batch.scorers.benchmark_scorers import squad_normal
-from evaluator.batch.scorers.builtin_scorer import ResultScorer, TargetScorer, shown, targets
+from evaluator.batch.scorers.builtin_scorer import (
+    ResultScorer,
+    TargetScorer,
+    expected_one_of,
+    shown,
+    targets,
+)
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_score, graded_score
 from evaluator.errors import UsageError
 from evaluator.errors.results import Usage
@@ -122,7 +128,7 @@ class ExactScorer(_SquadAnswers, _StringScorer):
             if text == self.normal(target):
                 return _CORRECT
         return binary_score(
-            False, explanation=f"expected {' or '.join(map(shown, wanted[:3]))}, got {shown(text)}"
+            False, explanation=f"{expected_one_of(map(shown, wanted))}, got {shown(text)}"
         )
 
 
@@ -239,7 +245,7 @@ class RegexScorer(ResultScorer):
         return binary_score(
             False,
             caught,
-            explanation=f"expected {' or '.join(map(shown, wanted[:3]))}, caught {shown(caught)}",
+            explanation=f"{expected_one_of(map(shown, wanted))}, caught {shown(caught)}",
         )
 
     async def _search(self, compiled: Any, text: str) -> Any:
@@ -411,25 +417,21 @@ class SimilarityScorer(TargetScorer):
     async def compare(self, text: str, wanted: list[str]) -> Score:
         if not text.strip():
             return graded_score(0.0, self.pass_at, explanation="the answer is empty")
-        if self.model is not None:
-            hosted = _HostedEmbedder(self.model)
-        else:
-            hosted = None
         embedder: Embedder
-        if hosted is None:
+        if self.model is None:
             embedder = self.embedder
         else:
-            embedder = hosted
+            embedder = _HostedEmbedder(self.model)
         mine, *others = await embed(embedder, [text, *wanted])
         if any(len(other) != len(mine) for other in others):
             raise UsageError(f"embedder {embedder.name} returned vectors of different lengths")
         cosine = max(sum(map(mul, mine, other)) for other in others)
-        if hosted is None:
-            used = Usage(cost_usd=None, input_tokens=None)
+        if isinstance(embedder, _HostedEmbedder):
+            usage = embedder.usage
         else:
-            used = hosted.usage
+            usage = Usage(cost_usd=None, input_tokens=None)
         # Vectors have single precision: equal texts score slightly below 1.
-        return graded_score(min(1.0, max(0.0, round(cosine, 6))), self.pass_at, usage=used)
+        return graded_score(min(1.0, max(0.0, round(cosine, 6))), self.pass_at, usage=usage)
 
 
 class _HostedEmbedder:
