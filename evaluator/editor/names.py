@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from evaluator.editor.project import Document, Project, View
 from evaluator.errors import UsageError
-from evaluator.language.references import Reference
+from evaluator.language.syntax import Reference
 from evaluator.lazy_dataclass import frozen
 from evaluator.library import TemplateLibrary
 from evaluator.library.calls import calls_in

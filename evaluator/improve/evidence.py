@@ -238,7 +238,9 @@ class Live(Recorded):
         if not is_made and self._recorder.peek("budget") is None:
             text = self.text_of(candidate.edits)
             if candidate.edits:
-                self._write(f"{CANDIDATES}/{candidate.id}.xml", text)
+                file = self.folder / CANDIDATES / f"{candidate.id}.xml"
+                disk.make_folders(file.parent)
+                write_atomic(file, text.encode("utf-8", "surrogatepass"))
             self._notice(f"{candidate.id}: {len(rows):,} {place} rows")
             await self._run(
                 path,
@@ -411,11 +413,6 @@ class Live(Recorded):
                 return found
             self._costs[path] = found
         return self._costs[path]
-
-    def _write(self, name: str, text: str) -> None:
-        path = self.folder / name
-        disk.make_folders(path.parent)
-        write_atomic(path, text.encode("utf-8", "surrogatepass"))
 
 
 def recorded_proposals(

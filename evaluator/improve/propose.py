@@ -17,6 +17,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
@@ -114,10 +115,13 @@ class CandidateChecker:
             f"{code}: {message}"
             for code, message in sorted(self._lint(evaluator.library) - self._known_findings)
         ]
+        inputs = ", ".join(f"{{{{ {name} }}}}" for name in input_names(self.node)) or "no variable"
+        steps = {getattr(each, "name", None) for each in descendants(node)}
+        step_results = {f"{{{{steps.{name}.content}}}}" for name in steps if name}
         found += [
-            f"the expression {piece} is not one of the template's; use {self._shown_inputs()}"
+            f"the expression {piece} is not one of the template's; use {inputs}"
             for piece in dict.fromkeys(_markup_in(node))
-            if piece not in self._markup and piece not in _step_results(node)
+            if piece not in self._markup and piece not in step_results
         ]
         return [*found, *self._larger(evaluator, node)]
 
@@ -160,10 +164,6 @@ class CandidateChecker:
             for diagnostic in diagnostics
         )
 
-    def _shown_inputs(self) -> str:
-        names = input_names(self.node)
-        return ", ".join(f"{{{{ {name} }}}}" for name in names) or "no variable"
-
 
 def input_names(node: TopLevel) -> list[str]:
     """The names of a template's inputs, or of a function's parameters."""
@@ -180,12 +180,6 @@ def _markup_in(node: TopLevel) -> Iterator[str]:
                 yield from ("".join(piece.split()) for piece in _MARKUP.findall(value))
 
 
-def _step_results(node: TopLevel) -> set[str]:
-    """The expressions that read what a step has answered."""
-    names = {getattr(each, "name", None) for each in descendants(node)}
-    return {f"{{{{steps.{name}.content}}}}" for name in names if name}
-
-
 def _masked(node: Any) -> Any:
     """A node without what edits may change, in it and in the tasks inside it."""
     node = replace_children(node, _masked)
@@ -195,7 +189,9 @@ def _masked(node: Any) -> Any:
         return node
     output = node.output
     if output is not None and output.schema is not None:
-        output = replace(output, schema=_without_descriptions(output.schema))
+        with suppress(ValueError):
+            schema = json.dumps(_stripped(json.loads(output.schema)), sort_keys=True)
+            output = replace(output, schema=schema)
     return replace(
         node,
         description=replace(node.description, value="", marks=()),
@@ -208,14 +204,8 @@ def _masked(node: Any) -> Any:
     )
 
 
-def _without_descriptions(schema: str) -> str:
-    try:
-        return json.dumps(_stripped(json.loads(schema)), sort_keys=True)
-    except ValueError:
-        return schema
-
-
 def _stripped(schema: Any) -> Any:
+    """A JSON Schema without its descriptions."""
     if isinstance(schema, list):
         return [_stripped(each) for each in cast("list[Any]", schema)]
     if not isinstance(schema, dict):

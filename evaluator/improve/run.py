@@ -465,15 +465,12 @@ def _is_clustered(plan: SearchPlan) -> bool:
 
 def searched_folder(plan: SearchPlan) -> Path:
     """The folder of the search; a new one, if the options name none."""
-    path = plan.options.output or _new_folder(plan.checker.name)
-    return Path(os.path.abspath(path))
-
-
-def _new_folder(name: str) -> Path:
-    stamp = clock.now().strftime("%Y%m%d-%H%M%S")
-    path = Path(SEARCHES) / f"{name}-{stamp}"
+    if plan.options.output:
+        return Path(os.path.abspath(plan.options.output))
+    name = f"{plan.checker.name}-{clock.now().strftime('%Y%m%d-%H%M%S')}"
+    path = Path(SEARCHES) / name
     number = 1
     while path.exists():
         number += 1
-        path = Path(SEARCHES) / f"{name}-{stamp}-{number}"
-    return path
+        path = Path(SEARCHES) / f"{name}-{number}"
+    return Path(os.path.abspath(path))

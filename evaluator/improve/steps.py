@@ -1,8 +1,5 @@
-"""Places in a template's XML, and the steps that an edit writes there.
-
-Steps that an edit adds before or after a task, in the XML and in the tree that is checked.
-
-Places in a template's XML, and texts written into it, for edits: every other character stays.
+"""Places in a template's XML, and what an edit writes there: texts, and steps before or after a
+task. Every other character stays.
 """
 
 from __future__ import annotations

@@ -11,14 +11,13 @@ The path of one variable, `{{ user.name | upper }}`:
    from it, before anything runs.
 3. `expressions` and `statements` turn the tree into Python closures (`closures`), one for each
    node. No Python code is generated.
-4. `sandbox` runs the closures on a `Scope` (`scopes`) with a `Run` (`meter`), which bounds steps,
-   time and size. `values`, `operators`, `methods`, `filters`, `predicates` and `functions` hold
-   what the closures can do.
+4. `sandbox` runs the closures on a `Scope` (`scopes`) with a `Rendering` (`values`), which bounds
+   steps, time and size. `values`, `operators`, `filters` and `functions` hold what the closures can
+   do.
 5. The result is text or plain data. It is never read as a template again.
 
 An error is a `LocatedError` (`locating`) at an offset until `sandbox` or `analysis` turns it into
 an `ExpressionError` with the line and column in the author's file.
 
-`types` has the names of value types; `inputs` checks given values against declared inputs and
-parameters.
+`inputs` checks given values against declared inputs and parameters.
 """

@@ -9,10 +9,11 @@ from typing import Any
 
 from evaluator.errors import ExpressionError
 from evaluator.language.locating import LocatedError
-from evaluator.language.references import Analysis, Reference
 from evaluator.language.syntax import (
     CACHE_SIZE,
+    Analysis,
     PlainPath,
+    Reference,
     has_markup,
     plain_path,
     plain_pieces,

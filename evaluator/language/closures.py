@@ -24,7 +24,15 @@ def plain_text(text: str) -> Execute | None:
     pieces = plain_pieces(text)
     if pieces is None:
         return None
-    return sequence([_writer_of(piece) for piece in pieces])
+    writers: list[Execute] = []
+    for piece in pieces:
+        if isinstance(piece, PlainData):
+            writers.append(data_writer(piece.text, piece.offset))
+        else:
+            offset = piece.offset_of(len(piece.names) - 1)
+            what = label_of(piece.names[0], piece.names[1:])
+            writers.append(value_writer(_value_of(piece), what, offset))
+    return sequence(writers)
 
 
 def plain_expression(expression: str) -> Evaluate | None:
@@ -33,13 +41,6 @@ def plain_expression(expression: str) -> Evaluate | None:
     if path is None:
         return None
     return _value_of(path)
-
-
-def _writer_of(piece: PlainPath | PlainData) -> Execute:
-    if isinstance(piece, PlainData):
-        return data_writer(piece.text, piece.offset)
-    offset = piece.offset_of(len(piece.names) - 1)
-    return value_writer(_value_of(piece), label_of(piece.names[0], piece.names[1:]), offset)
 
 
 def _value_of(path: PlainPath) -> Evaluate:

@@ -442,8 +442,7 @@ def apply_filter(
 
 
 def _map(run: Rendering, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
-    items = items_of(run, value)
-    run.charge_items(len(items))
+    items = _list(run, value)
     if "attribute" in kwargs and not args:
         path = kwargs.pop("attribute")
         default = kwargs.pop("default", MISSING)
@@ -458,8 +457,7 @@ def _map(run: Rendering, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
 
 def _choose(keep: bool, by_attribute: bool) -> Callable[..., list[Any]]:
     def choose(run: Rendering, value: Any, *args: Any) -> list[Any]:
-        items = items_of(run, value)
-        run.charge_items(len(items))
+        items = _list(run, value)
         if by_attribute and not args:
             raise LocatedError("the name of an attribute is missing", "wrong-arity")
         test = args[1:] if by_attribute else args

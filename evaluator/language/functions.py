@@ -1,9 +1,5 @@
-"""The functions and methods that a text may call.
-
-The methods that a text may call on plain values: a short list, read-only, each charged to the
-meter first.
-
-`namespace`.
+"""The functions that a text may call, such as `namespace`, and the methods that it may call on
+plain values: a short list, read-only, each charged to the meter first.
 """
 
 from __future__ import annotations

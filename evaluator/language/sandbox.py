@@ -9,8 +9,8 @@ for: it cannot reach a Python attribute, function or module. Every text has the 
 - A value is written once and never read as a template: `{{` in it stays as it is. Strings are
   written as they are, booleans as `true` and `false`, numbers plainly, arrays and objects as JSON.
 - `x if test` without `else` is an empty string if the test does not hold.
-- A dot reads a key of a mapping. `d.items()` and the like call one of the methods listed in
-  `methods`.
+- A dot reads a key of a mapping. `d.items()` and the like call one of the methods in
+  `functions`.
 - Calls of function templates are awaited, one after the other, in the order of the text.
 
 Caches the compiled texts.

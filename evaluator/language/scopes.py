@@ -1,13 +1,10 @@
-"""Plain values: their types, and the scopes that name them.
+"""Plain values: their types, and the lexical scopes that name them.
 
-Lexical scopes: immutable chains of names and plain values.
+A scope is an immutable chain of names and plain values. A standard template sees the whole chain; a
+function sees only `Scope(its parameters)`.
 
-A standard template sees the whole chain; a function sees only `Scope(its parameters)`.
-
-The types of values and their meaning: any, string, number, integer, boolean, object, array, [],
-T[].
-
-They follow JSON Schema: a boolean is not a number, and 3.0 is an integer.
+The types are any, string, number, integer, boolean, object, array, [] and T[]. They follow JSON
+Schema: a boolean is not a number, and 3.0 is an integer.
 """
 
 from __future__ import annotations

@@ -1,13 +1,17 @@
-"""What a text consists of, as far as it shows without Jinja's parser.
+"""What a text consists of: the references and calls that its analysis finds, and the pieces of a
+text that needs no parser.
 
-A text whose placeholders are all names or paths, such as `{{ document.title }}`, needs no parser.
-`parsing` reads all others, and what is found here for a text is what the parser would find.
+A text whose placeholders are all names or paths, such as `{{ document.title }}`, is read here
+without Jinja. `parsing` reads all others, and what is found here for a text is what the parser
+would find.
 """
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
+
+from evaluator.lazy_dataclass import frozen
 
 CACHE_SIZE = 4096
 GLOBALS = frozenset({"range", "dict", "namespace"})
@@ -22,6 +26,43 @@ _NO_NAMES = CONSTANTS | frozenset(
 )
 _MAX_PLACEHOLDERS = 1_000
 _MAX_FIELDS = 20
+
+
+@frozen
+class Reference:
+    """A free name that is read, with the constant part of its path. `offset` is where the name
+    begins.
+
+    `optional`: the text itself provides for the name being undefined (`is defined`, `default`).
+    """
+
+    name: str
+    path: tuple[str | int, ...]
+    offset: int
+    optional: bool
+
+
+@frozen
+class CallReference:
+    """A call of a function template. `star`: further arguments come from `*x` or `**x`."""
+
+    name: str
+    positional: int
+    keywords: tuple[str, ...]
+    star: bool
+    offset: int
+
+
+@frozen
+class Analysis:
+    """The free names and calls of a text, in the order of their offsets.
+
+    `constant`: a text that is its own rendering, or an expression that depends on nothing.
+    """
+
+    references: tuple[Reference, ...]
+    calls: tuple[CallReference, ...]
+    constant: bool
 
 
 class PlainPath(NamedTuple):

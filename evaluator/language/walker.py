@@ -8,8 +8,7 @@ from jinja2 import nodes
 
 from evaluator.language.locating import LocatedError
 from evaluator.language.parsing import free_path, is_undefined_name, offset_of
-from evaluator.language.references import Analysis, CallReference, Reference
-from evaluator.language.syntax import CONSTANTS, GLOBALS
+from evaluator.language.syntax import CONSTANTS, GLOBALS, Analysis, CallReference, Reference
 
 _Guards = frozenset[tuple[str, tuple[str | int, ...]]]
 """Names, with their paths, that are known to be defined at a place."""

@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 from evaluator.errors import Diagnostic, ExpressionError
 from evaluator.errors.messages import correction, did_you_mean, listed, shortened
 from evaluator.language.analysis import analysis_of
-from evaluator.language.references import CallReference
+from evaluator.language.syntax import CallReference
 from evaluator.library.shapes import literal_fits, mismatch
 from evaluator.nodes import Call, Expression, Function, Node, Span, Text, TopLevel
 from evaluator.nodes.values import Shape, of_type

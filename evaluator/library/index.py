@@ -589,7 +589,7 @@ class _Query:
         """What is compared only for candidates: the best part of several, and words without
         content.
         """
-        more = sum([gain * held[document] for gain, held in self._details if document in held])
+        more = self.bare(document)
         if len(self._parts) > 1:
             parts = [
                 sum([gain * held[document] for gain, held in part if document in held])

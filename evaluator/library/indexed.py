@@ -1,13 +1,10 @@
-"""What of a template is indexed: its texts by field, and the terms in them.
+"""What of a template is indexed, and how a search weighs it: its texts by field, and the terms in
+them, with what each adds to the score of the templates that hold it.
 
-What is known of a term: the templates that hold it, and what it adds to the score of each.
-
-From what a search finds to the probability that the template is right: one logistic for texts,
-one for nodes.
-
-The coefficients were fitted by `bench/match_fit.py` on the train parts of public collections (see
-`bench/README.md`), on the tuning half of `tests/library/match_requests.json`, each collection with
-equal weight, and on the off-topic requests of `bench/off_topic.txt`.
+One logistic for texts and one for nodes turn what a search finds into the probability that the
+template is right. The coefficients were fitted by `bench/match_fit.py` on the train parts of public
+collections (see `bench/README.md`), on the tuning half of `tests/library/match_requests.json`, each
+collection with equal weight, and on the off-topic requests of `bench/off_topic.txt`.
 """
 
 from __future__ import annotations

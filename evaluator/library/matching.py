@@ -9,11 +9,9 @@ of them score low.
 A template that shares no word with the request is not found; its author can add words in `criteria`
 or in an example.
 
-Templates that requests will mistake for each other.
-
-Each atomic template is asked for in its own words: by its description, and by each phrase of its
-criteria. Where another template comes first, or close behind, requests in such words will find the
-wrong one.
+`find_overlaps` finds templates that requests will mistake for each other. It asks for each atomic
+template in its own words: by its description, and by each phrase of its criteria. Where another
+template comes first, or close behind, requests in such words will find the wrong one.
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
 """What matching reads from a request: words that carry content, its parts, kinds of values.
 
-Kinds of values that a request holds and that an input takes: dates, places, amounts of money,
-numbers and others.
-
-A request that holds a date fits a template with an input for a date, whatever words it is made in.
-
-and its form.
-
 Function words and question words carry no content. They are kept apart, because they distinguish
 examples that share all other words. A request that asks for several things has several parts. A
 long request is mostly data: there each sentence is read as a request of its own, so that the
 instruction is found wherever it stands.
+
+Kinds of values are dates, places, amounts of money, numbers and others: a request that holds a date
+fits a template with an input for a date, whatever words it is made in.
 """
 
 from __future__ import annotations

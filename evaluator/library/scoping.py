@@ -18,8 +18,7 @@ from evaluator.errors import Diagnostic, ExpressionError
 from evaluator.errors.messages import correction, did_you_mean, listed, with_article
 from evaluator.language.analysis import read_all
 from evaluator.language.inputs import unnamed_inputs
-from evaluator.language.references import Analysis, Reference
-from evaluator.language.syntax import GLOBALS, has_markup
+from evaluator.language.syntax import GLOBALS, Analysis, Reference, has_markup
 from evaluator.lazy_dataclass import dataclass
 from evaluator.library.calls import check_call, check_call_in_text
 from evaluator.library.shapes import ResultShapes, find_part, follow, mismatch

@@ -1,12 +1,8 @@
-"""The shapes of values: read from schemas, also from files, followed along paths, and compared.
-
-Reads the JSON Schema files that templates name: below the template's own folder or the roots of
-the run, bounded.
-
-whether a value fits.
+"""The shapes of values: read from schemas, followed along paths, and compared.
 
 A JSON Schema that lists properties and does not say `additionalProperties` counts as complete: a
-field that it does not name may be missing.
+field that it does not name may be missing. A schema may be in a file, below the template's own
+folder or the roots of the run; its size is limited.
 """
 
 from __future__ import annotations

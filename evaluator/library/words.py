@@ -1,17 +1,13 @@
 """The words of a text as matching compares them: split, folded, stemmed, related, similar.
 
-Words of everyday English with a related meaning: a hint where request and template share no
-word.
+Deterministic. The stemmer serves comparison, not display: it maps the forms of one word
+(`summarise`, `Summarizing`, `summary`) to one stem, which need not be a word. The Snowball stemmer
+for English maps these three to two stems, and `compare` and `comparison` too; and it is slower.
 
-The groups in `related_words.txt`, one a line, were written for this project from general knowledge,
-not from the requests of any collection.
-
-typing error.
-
-Deterministic and without data files. The stemmer serves comparison, not display: it maps the forms
-of one word (`summarise`, `Summarizing`, `summary`) to one stem, which need not be a word. The
-Snowball stemmer for English maps these three to two stems, and `compare` and `comparison` too; and
-it is slower.
+Related words are those of everyday English with a related meaning: a hint where request and
+template share no word. The groups in `related_words.txt`, one a line, were written for this project
+from general knowledge, not from the requests of any collection. Similar words differ by one typing
+error.
 """
 
 from __future__ import annotations

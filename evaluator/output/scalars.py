@@ -1,13 +1,8 @@
 """Reads scalars in common notations, if they have only one meaning.
 
 `$1,299.99` is a number; `1,5` and `3/4` are not: they have two meanings. A unit after the only
-number is left out.
-
-Tells units from multipliers in what follows a number: `42.2 km` is 42.2, `1.2 million` is
-1,200,000.
-
-What could change the number is neither: `5k`, `3.5 M`, `3 or 4`, `2 dozen` and `5 and a half` have
-no reading.
+number is left out, a multiplier counts: `42.2 km` is 42.2, `1.2 million` is 1,200,000. What could
+change the number is neither: `5k`, `3.5 M`, `3 or 4`, `2 dozen` and `5 and a half` have no reading.
 """
 
 from __future__ import annotations

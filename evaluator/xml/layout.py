@@ -1,14 +1,12 @@
 """Where every element and every character of a document is, found by one pass of expat within
-bounds.
+bounds, and why a text is not well-formed.
 
 lxml keeps only the line of an element; expat reports the place of everything. The pass runs before
 lxml builds a tree, and refuses what is not well-formed, document type declarations, XInclude, too
 many elements and too much nesting.
 
-Explains why a text is not well-formed XML, in an author's words and at the exact place.
-
-expat says which rule is broken and where it noticed. This looks at the text around that place and
-says what to do.
+expat says which rule is broken and where it noticed. `explain` looks at the text around that place
+and says in an author's words what is wrong, exactly where, and what to do.
 """
 
 from __future__ import annotations

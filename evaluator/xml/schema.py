@@ -1,13 +1,9 @@
 """The schemas: what is invalid in a source and where, and how an invalid source is read.
 
-Validates sources against the shipped XSDs: lxml decides quickly, xmlschema explains what is
-invalid and where.
-
-Makes a source that violates the schema readable, so that the later checks find what else is
-wrong.
-
-A misspelt name is read as the one that is clearly meant; what else the schema refuses is left out.
-No finding follows from what was left out: `Recovered` says what is uncertain.
+lxml decides quickly by the shipped XSDs; where it finds a violation, xmlschema explains what is
+invalid and where. A source that violates the schema is made readable, so that the later checks find
+what else is wrong: a misspelt name is read as the one that is clearly meant; what else the schema
+refuses is left out. No finding follows from what was left out: `Recovered` says what is uncertain.
 """
 
 from __future__ import annotations

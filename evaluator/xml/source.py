@@ -1,12 +1,8 @@
 """Reads bytes into a checked tree with exact positions: decoding, placeholders, parsing.
 
-Decodes the bytes of an XML file: byte order marks, declared encodings, the place of an invalid
-byte.
-
-Line ends become `\n`, as XML 1.0, section 2.11, requires of every processor; lines and columns
-stay the same.
-
-this.
+Decoding knows byte order marks, declared encodings, and the place of an invalid byte. Line ends
+become line feeds, as XML 1.0, section 2.11, requires of every processor; lines and columns stay the
+same.
 
 Nothing outside the text is ever touched: no entity, no DTD, no XInclude, no network, no other file.
 Bytes are bounded before decoding, elements and depth before a tree is built.

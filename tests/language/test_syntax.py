@@ -10,7 +10,7 @@ from evaluator import Span
 from evaluator.errors import ExpressionError, SandboxError
 from evaluator.language.analysis import analyse, analyse_expression
 from evaluator.language.parsing import parse_expression
-from evaluator.language.references import Reference
+from evaluator.language.syntax import Reference
 from evaluator.nodes import Expression, Mark, Text
 
 

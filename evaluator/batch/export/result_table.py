@@ -1,18 +1,15 @@
-"""Results as rows of plain values, for formats that are tables.
+"""Results as rows of plain values, and their exports as tables and lines: CSV, JSON Lines,
+DataFrames, Parquet.
 
 The columns are known only after every result was read, so rows go to a temporary file first: memory
 holds one row and the columns' names. A column has one type, determined by its values; where they
 differ, it is text.
 
-Exports of results as tables and lines: CSV, JSON Lines, DataFrames, Parquet.
-
-Exports to CSV (RFC 4180): UTF-8, a header, CRLF after rows, quotes where a text needs them.
+CSV is as in RFC 4180: UTF-8, a header, CRLF after rows, quotes where a text needs them.
 A text that a spreadsheet would run as a formula gets an apostrophe in front: one whose first
 character, after white space and apostrophes, is one of = + - @ (and their full-width forms), a tab,
 a carriage return or a line feed. A plain number such as -5 is unchanged. `unguarded` removes
 exactly that apostrophe. Source: OWASP, "CSV Injection".
-
-values are null.
 """
 
 from __future__ import annotations
@@ -260,9 +257,7 @@ def _time(text: str) -> datetime | None:
         moment = datetime.fromisoformat(text)
     except ValueError:
         return None
-    if moment.tzinfo is not None:
-        return moment
-    return None
+    return None if moment.tzinfo is None else moment
 
 
 _RISKY = re.compile(r"'*(?:[\t\r\n]|\s*[=+\-@＝＋－＠])")

@@ -1,15 +1,12 @@
 """Judges: their agreement, how often they are right, and how stable their verdicts are.
 
-Agreement of judges beyond chance: Cohen's kappa for two, Krippendorff's alpha for any number and
-missing ratings.
-
-A rating is any label or number; None is a missing rating. Both measures are 1 for perfect
-agreement, about 0 for agreement by chance, and None where all ratings are equal, so that
+**Agreement** beyond chance: Cohen's kappa for two judges, Krippendorff's alpha for any number and
+missing ratings. A rating is any label or number; None is a missing rating. Both measures are 1 for
+perfect agreement, about 0 for agreement by chance, and None where all ratings are equal, so that
 disagreement is impossible.
 
-How often a judge is right, from labels of some of the results that it judged.
-
-Labels are drawn within the judge's verdicts, at rates that may differ. The share of answers that
+**How often a judge is right** follows from labels of some of the results that it judged. Labels are
+drawn within the judge's verdicts, at rates that may differ. The share of answers that
 the judge passes among those that really pass (its sensitivity) therefore does not follow from the
 labelled results alone: each verdict counts by the number of results that have it. With W the share
 of results that the judge passed, p₁ the share of labels that pass among these, and p₀ among the
@@ -25,9 +22,8 @@ taken as certain there (half a result is added to both labels of a verdict).
 Sources: Begg and Greenes, "Assessment of Diagnostic Tests When Disease Verification is Subject to
 Selection Bias", Biometrics 39 (1983) 207; kappa: Cohen (1960); alpha: Krippendorff (2011).
 
-How stable the verdicts of judges are that are asked several times about one answer.
-
-A value that judge m gives when it is asked about answer i for the k-th time is modelled as
+**How stable the verdicts are** of judges that are asked several times about one answer: a value
+that judge m gives when it is asked about answer i for the k-th time is modelled as
 
     value = mean + answer i + model m + (answer i, model m) + error
 

@@ -118,7 +118,9 @@ def corrected_mean(
     independent = between + math.fsum(variances)
     variance = independent
     if clusters is not None:
-        variance = _clustered(parts, members, mean, clusters=clusters, count=count)
+        # The errors of a cluster are added up before they are squared, also of different strata.
+        errors = _errors_of_clusters(parts, members, mean, clusters=clusters).values()
+        variance = count / (count - 1) * math.fsum(error * error for error in errors)
     se = math.sqrt(variance)
     df = _freedom(parts, independent, most=count - len(parts))
     reach = student_quantile((1 + confidence) / 2, df) * se
@@ -231,20 +233,6 @@ def _tuning(labels: Sequence[float], seen: Sequence[float], unseen: Sequence[flo
 
 def _variance(values: Sequence[float], mean: float) -> float:
     return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
-
-
-def _clustered(
-    parts: Sequence[_Stratum],
-    members: dict[Hashable, list[int]],
-    mean: float,
-    clusters: Sequence[Hashable],
-    count: int,
-) -> float:
-    """The cluster-robust variance: the errors of a cluster are added up before they are squared,
-    also those in different strata.
-    """
-    sums = _errors_of_clusters(parts, members, mean, clusters=clusters)
-    return count / (count - 1) * math.fsum(part * part for part in sums.values())
 
 
 def _errors_of_clusters(
