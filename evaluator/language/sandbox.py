@@ -182,11 +182,7 @@ async def _awaiting(
             call = pending
         span = text.locate(call.offset)
         result = await functions(call.name, call.args_, call.kwargs, span, call.index)
-        results.append(_plain_result(call.name, result, span=span))
-
-
-def _plain_result(name: str, result: Any, span: Span) -> Any:
-    try:
-        return plain(result, f"{name}()")
-    except Exception as error:
-        raise ExpressionError(str(error), span, code="wrong-type") from error
+        try:
+            results.append(plain(result, f"{call.name}()"))
+        except Exception as error:
+            raise ExpressionError(str(error), span, code="wrong-type") from error

@@ -255,22 +255,28 @@ def _merge_inputs(own: tuple[Input, ...], base: tuple[Input, ...]) -> tuple[Inpu
     other own.
     """
     mine = {declared.name: declared for declared in own}
-    known = {declared.name for declared in base}
-    merged = [_merge_input(mine[b.name], b) if b.name in mine else b for b in base]
-    return (*merged, *(declared for declared in own if declared.name not in known))
-
-
-def _merge_input(own: Input, base: Input) -> Input:
-    gives_value = own.source is not None or own.task is not None or own.default is not None
-    return replace(
-        own,
-        type=base.type if own.type == "any" else own.type,
-        required=own.required and base.required,
-        default=own.default if gives_value else base.default,
-        source=own.source if gives_value else base.source,
-        task=own.task if gives_value else base.task,
-        description=own.description or base.description,
-    )
+    merged: list[Input] = []
+    for theirs in base:
+        declared = mine.pop(theirs.name, None)
+        if declared is None:
+            merged.append(theirs)
+            continue
+        if declared.source is None and declared.task is None and declared.default is None:
+            value = theirs
+        else:
+            value = declared
+        merged.append(
+            replace(
+                declared,
+                type=theirs.type if declared.type == "any" else declared.type,
+                required=declared.required and theirs.required,
+                default=value.default,
+                source=value.source,
+                task=value.task,
+                description=declared.description or theirs.description,
+            )
+        )
+    return (*merged, *mine.values())
 
 
 class Includes:

@@ -154,9 +154,11 @@ class ScopeWalk:
             if declared.is_given
         }
         scope = outer.new_child()
+        base = self._templates.get(node.ref or "")
+        inherited = base.inputs if isinstance(base, Task) else ()
         for declared in node.inputs:
             own = given.pop(declared.name, None)  # the source of an input does not see the input
-            if self._is_inherited(node, declared):
+            if any(declared is each for each in inherited):
                 place = node.span
             else:
                 place = declared.span
@@ -172,11 +174,6 @@ class ScopeWalk:
         self._fields(node, node, scope=scope)
         if node.ref is None:
             self._unused(node, scope)
-
-    def _is_inherited(self, node: Task, declared: Input) -> bool:
-        """Whether an input is one of the template that `node` takes its parts from."""
-        base = self._templates.get(node.ref or "")
-        return isinstance(base, Task) and any(declared is each for each in base.inputs)
 
     def _use(self, names: Iterable[str], scope: Bindings) -> None:
         for name in names:

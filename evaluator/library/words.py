@@ -188,7 +188,14 @@ def stem(word: str) -> str:
     word = _strip_plural(word)
     if word in _WHOLE:
         return word
-    return _strip_end(_strip_derived(_strip_inflection(word)))
+    word = _strip_derived(_strip_inflection(word))
+    if word.endswith(("e", "y")) and len(word) > 3:
+        word = word[:-1]
+    if word.endswith("iz") and len(word) >= 6:
+        word = word[:-2]
+    if word.endswith("at") and len(word) >= 6:
+        word = word[:-2]
+    return word
 
 
 def _strip_plural(word: str) -> str:
@@ -228,16 +235,6 @@ def _strip_derived(word: str) -> str:
             return word[: -len(ending)] + replacement
     if word.endswith("ment") and len(word) >= 9:
         return word[:-4]
-    return word
-
-
-def _strip_end(word: str) -> str:
-    if word.endswith(("e", "y")) and len(word) > 3:
-        word = word[:-1]
-    if word.endswith("iz") and len(word) >= 6:
-        word = word[:-2]
-    if word.endswith("at") and len(word) >= 6:
-        word = word[:-2]
     return word
 
 

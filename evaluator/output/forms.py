@@ -96,24 +96,12 @@ def _fences(text: str) -> list[_Fence]:
         if opening is None:
             opening = line
         elif not line[2] and line[1].startswith(opening[1]):
-            found.append(
-                _Fence(
-                    opening[2].lower(),
-                    text[opening.end() + 1 : line.start()],
-                    start=opening.start(),
-                    is_closed=True,
-                )
-            )
+            content = text[opening.end() + 1 : line.start()]
+            found.append(_Fence(opening[2].lower(), content, opening.start(), is_closed=True))
             opening = None
     if opening is not None:
-        found.append(
-            _Fence(
-                opening[2].lower(),
-                text[opening.end() + 1 :],
-                start=opening.start(),
-                is_closed=False,
-            )
-        )
+        content = text[opening.end() + 1 :]
+        found.append(_Fence(opening[2].lower(), content, opening.start(), is_closed=False))
     return found
 
 
@@ -263,14 +251,11 @@ def _read_table(region: str) -> list[list[str]] | None:
     end = rules[0] + 1
     while end < len(lines) and "|" in lines[end]:
         end += 1
-    return [_cells(line) for line in (lines[rules[0] - 1], *lines[rules[0] + 1 : end])]
-
-
-def _cells(line: str) -> list[str]:
-    return [
-        cell.replace("\\|", "|").strip()
-        for cell in _CELL.split(line.removeprefix("|").removesuffix("|"))
-    ]
+    rows: list[list[str]] = []
+    for line in (lines[rules[0] - 1], *lines[rules[0] + 1 : end]):
+        cells = _CELL.split(line.removeprefix("|").removesuffix("|"))
+        rows.append([cell.replace("\\|", "|").strip() for cell in cells])
+    return rows
 
 
 def _read_csv(region: str) -> list[list[str]] | None:

@@ -431,7 +431,14 @@ def _adapted(model: Any) -> Schema:
         try:
             adapter.validate_python(value)
         except pydantic.ValidationError as failure:
-            return _explain_model(failure)
+            first: Any = failure.errors(include_url=False, include_context=False)[0]
+            return OutputError(
+                "schema_violation",
+                str(first["msg"]),
+                path=json_path(list(first["loc"])),
+                expected=str(first["type"]),
+                actual=describe(first.get("input")),
+            )
         except Exception as failure:  # The model's own validators may raise anything.
             return OutputError(
                 "schema_violation",
@@ -451,15 +458,3 @@ def _is_any(_value: Any) -> bool:
 
 def _explain_nothing(_value: Any, _verdict: bool | None) -> None:
     return None
-
-
-def _explain_model(failure: Any) -> OutputError:
-    first = failure.errors(include_url=False, include_context=False)[0]
-    actual = describe(first.get("input"))
-    return OutputError(
-        "schema_violation",
-        str(first["msg"]),
-        path=json_path(list(first["loc"])),
-        expected=str(first["type"]),
-        actual=actual,
-    )

@@ -16,7 +16,7 @@ where the schema would let a violation pass (`not`, `anyOf`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from functools import lru_cache
 from itertools import islice
@@ -104,7 +104,14 @@ class BoundedValidator:
             if watch.late is not None:
                 return _explain_late(watch.late, error)
             if watch.is_spent:
-                return _explain_spent(verdict)
+                message = f"the value is not checked: that takes more than {MAX_STEPS:,} steps"
+                if verdict is False:
+                    message = (
+                        "the value does not match its schema; the place was not found within "
+                        f"{MAX_STEPS:,} steps"
+                    )
+                advice = "shorten the value, or simplify the schema: unions inside unions take long"
+                return NotChecked("schema_violation", f"{message}; {advice}", path="$")
             if error is None:
                 return None
             return _explain(best_match(iter([error])))
@@ -251,14 +258,24 @@ def _found(pattern: str, text: str) -> bool:
     raise _Late(late)
 
 
+def _searching(rule: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    """A rule that searches with patterns: a search that had no time left is its error."""
+
+    def checked(*arguments: Any) -> Iterator[Any]:
+        try:
+            yield from rule(*arguments)
+        except _Late as late:
+            yield late.args[0]
+
+    return checked
+
+
+@_searching
 def _pattern(validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[Any]:
     from jsonschema import ValidationError
 
-    try:
-        if validator.is_type(instance, "string") and not _found(pattern, instance):
-            yield ValidationError(f"{instance!r} does not match {pattern!r}")
-    except _Late as late:
-        yield late.args[0]
+    if validator.is_type(instance, "string") and not _found(pattern, instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
 
 
 def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
@@ -279,6 +296,7 @@ def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> It
         yield ValidationError(f"{instance!r} has non-unique elements")
 
 
+@_searching
 def _pattern_properties(
     validator: Any, patterns: dict[str, Any], instance: Any, _schema: Any
 ) -> Iterator[Any]:
@@ -286,26 +304,18 @@ def _pattern_properties(
         return
     for pattern, subschema in patterns.items():
         for key, value in instance.items():
-            try:
-                taken = _found(pattern, key)
-            except _Late as late:
-                yield late.args[0]
-                return
-            if taken:
+            if _found(pattern, key):
                 yield from validator.descend(value, subschema, path=key, schema_path=pattern)
 
 
+@_searching
 def _additional_properties(
     validator: Any, wanted: Any, instance: Any, schema: dict[str, Any]
 ) -> Iterator[Any]:
     if not validator.is_type(instance, "object"):
         return
     known = schema.get("properties", {})
-    try:
-        more = [key for key in instance if key not in known and not _matched(schema, key)]
-    except _Late as late:
-        yield late.args[0]
-        return
+    more = [key for key in instance if key not in known and not _matched(schema, key)]
     if validator.is_type(wanted, "object"):
         for key in more:
             yield from validator.descend(instance[key], wanted, path=key)
@@ -313,16 +323,13 @@ def _additional_properties(
         yield _unexpected("Additional", more)
 
 
+@_searching
 def _unevaluated_properties(
     validator: Any, wanted: Any, instance: Any, schema: dict[str, Any]
 ) -> Iterator[Any]:
     if not validator.is_type(instance, "object"):
         return
-    try:
-        known = _evaluated(validator, instance, schema={**schema, "unevaluatedProperties": False})
-    except _Late as late:
-        yield late.args[0]
-        return
+    known = _evaluated(validator, instance, schema={**schema, "unevaluatedProperties": False})
     more = [
         key
         for key in instance
@@ -400,18 +407,6 @@ def _references(validator: Any, schema: dict[str, Any]) -> Iterator[tuple[Any, A
 # What a value breaks, in words
 
 _MAX_SHOWN = 300
-
-
-def _explain_spent(verdict: bool | None) -> NotChecked:
-    if verdict is False:
-        message = (
-            "the value does not match its schema; the place was not found within "
-            f"{MAX_STEPS:,} steps"
-        )
-    else:
-        message = f"the value is not checked: that takes more than {MAX_STEPS:,} steps"
-    advice = "shorten the value, or simplify the schema: unions inside unions take long"
-    return NotChecked("schema_violation", f"{message}; {advice}", path="$")
 
 
 def _explain(error: Any) -> OutputError:

@@ -190,7 +190,12 @@ class _LenientReader:
                 self._tree.open = list(self._open)
             if self._knows:
                 self._spread(self._open[0], self._open[1:])
-        self._tree.warnings = self._warnings()
+        others = {
+            message: f" (and {count:,} more like it)" for message, count in self._others.items()
+        }
+        self._tree.warnings = {
+            message + others.get(message, ""): at for message, at in self._tree.warnings.items()
+        }
         return self._tree
 
     def _warn(self, message: str, kind: str = "") -> None:
@@ -203,13 +208,6 @@ class _LenientReader:
                 self._others[first] += 1
                 return
         self._tree.warnings.setdefault(message, self._at)
-
-    def _warnings(self) -> dict[str, int]:
-        found = self._tree.warnings
-        others = {
-            message: f" (and {count:,} more like it)" for message, count in self._others.items()
-        }
-        return {message + others.get(message, ""): at for message, at in found.items()}
 
     def _without_reasoning(self, text: str) -> str:
         """`text` with blanks in place of reasoning, also where its opening or its closing tag is
@@ -238,7 +236,8 @@ class _LenientReader:
         parts: list[str] = []
         position = 0
         for start, end in removed:
-            parts += text[position:start], _blank(text[start:end])
+            blanks = _NO_LINE_END.sub(lambda match: " " * len(match[0]), text[start:end])
+            parts += text[position:start], blanks
             position = end
         return "".join([*parts, text[position:opened]])
 
@@ -507,8 +506,3 @@ def _add(out: dict[str, Any], name: str, value: Any) -> None:
         out[name].append(value)
     else:
         out[name] = [out[name], value]
-
-
-def _blank(text: str) -> str:
-    """Blanks of the same length, with the same line ends."""
-    return _NO_LINE_END.sub(lambda match: " " * len(match[0]), text)

@@ -91,7 +91,11 @@ class Repairer:
         else:
             for child in old.content:
                 if isinstance(child, str):
-                    self._characters(child, new, kind=kind)
+                    if kind.has_text:
+                        new.content.append(child)
+                    elif child.strip():
+                        message = f"text in <{name}> left out: {_short(child)!r}"
+                        self.warn("left-out", message, offset=new.start)
                 elif kind.has_text:
                     self._among_text(child, new, kind=kind)
                 else:
@@ -99,14 +103,6 @@ class Repairer:
         if type_name in ("task", "role"):
             self._type(new, type_name)
         return new
-
-    def _characters(self, text: str, new: Element, kind: Kind) -> None:
-        if kind.has_text:
-            new.content.append(text)
-        elif text.strip():
-            self.warn(
-                "left-out", f"text in <{new.name}> left out: {_short(text)!r}", offset=new.start
-            )
 
     def _value(self, old: Element, name: str, kind: Kind) -> str:
         if old.children:

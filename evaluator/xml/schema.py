@@ -8,7 +8,7 @@ refuses is left out. No finding follows from what was left out: `Recovered` says
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import field, replace
 from functools import cache
 from itertools import islice
@@ -88,7 +88,12 @@ def violations(source: Source, kind: Kind) -> list[Violation]:
     """The findings of `validate` with their elements, at most MAX_FINDINGS."""
     if _fast(kind).validate(source.root):
         return []
-    return list(islice(_explained(source, kind), MAX_FINDINGS)) or _unexplained(source, kind)
+    schema = _slow(kind)
+    if source.root.tag not in schema.elements:
+        return [Violation(_unknown_root(source, sorted(schema.elements)), source.root)]
+    errors = schema.iter_errors(source.root, use_location_hints=False)
+    explained = [_violation(source, kind, error=error) for error in islice(errors, MAX_FINDINGS)]
+    return explained or _unexplained(source, kind)
 
 
 @cache
@@ -117,9 +122,8 @@ def _declared_types(kind: Kind) -> dict[str, str]:
 
 def _unexplained(source: Source, kind: Kind) -> list[Violation]:
     """The errors in lxml's words, on its lines, for a document that only xmlschema accepts."""
-    schema = _fast.__wrapped__(
-        kind
-    )  # of its own, because the log of the shared one may be another thread's
+    # A schema of its own: the log of the shared one may be another thread's.
+    schema = _fast.__wrapped__(kind)
     schema.validate(source.root)
     entries = list(schema.error_log)[:MAX_FINDINGS]
     return [
@@ -131,15 +135,6 @@ def _unexplained(source: Source, kind: Kind) -> list[Violation]:
         )
         for entry in entries
     ]
-
-
-def _explained(source: Source, kind: Kind) -> Iterable[Violation]:
-    schema = _slow(kind)
-    if source.root.tag not in schema.elements:
-        yield Violation(_unknown_root(source, sorted(schema.elements)), source.root)
-        return
-    for error in schema.iter_errors(source.root, use_location_hints=False):
-        yield _violation(source, kind, error=error)
 
 
 def _unknown_root(source: Source, roots: list[str]) -> Diagnostic:

@@ -188,25 +188,6 @@ def describe_scorer(scorer: Scorer, library: TemplateLibrary) -> dict[str, Any]:
     Raises: UsageError, for a description that fails or is not a JSON object, and for a missing
     template; TemplateError, for one with errors.
     """
-    described = _description(scorer)
-    if not described.get("templates"):
-        return described
-    return {
-        **described,
-        "templates": {name: template_part(library, name) for name in described["templates"]},
-    }
-
-
-def is_bounded(described: Mapping[str, Any]) -> bool:
-    """Whether a scorer with this description gives only values in [0, 1]: the shipped ones do,
-    others may not.
-    """
-    kind = described.get("type")
-    return isinstance(kind, str) and kind in SCORERS
-
-
-def _description(scorer: Scorer) -> dict[str, Any]:
-    """A scorer's own description. Raises: UsageError that names the scorer, for an invalid one."""
     try:
         described: Any = scorer.describe()
     except EvaluatorError:
@@ -224,11 +205,22 @@ def _description(scorer: Scorer) -> dict[str, Any]:
         digest(described)
     except UsageError as error:
         raise UsageError(f"scorer {scorer.name!r}: the result of describe() is {error}") from error
-    if not fits(described.get("templates"), Sequence[str] | None):
+    templates = described.get("templates")
+    if not fits(templates, Sequence[str] | None):
         raise UsageError(
             f"scorer {scorer.name!r}: describe() returned templates that are not a list of names"
         )
-    return described
+    if not templates:
+        return described
+    return {**described, "templates": {name: template_part(library, name) for name in templates}}
+
+
+def is_bounded(described: Mapping[str, Any]) -> bool:
+    """Whether a scorer with this description gives only values in [0, 1]: the shipped ones do,
+    others may not.
+    """
+    kind = described.get("type")
+    return isinstance(kind, str) and kind in SCORERS
 
 
 def parse_scorer(text: str) -> Scorer:
