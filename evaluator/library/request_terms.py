@@ -87,7 +87,6 @@ _KINDS = {
         pattern=rf"[/~](?<![^\s'\"][/~])\w|\.(?<=\w\.)(?:{_ENDINGS})\b",
     ),
 }
-VALUE_KINDS = tuple(_KINDS)
 _PATTERNS = {kind: Pattern(each.pattern, "i") for kind, each in _KINDS.items()}
 _WORDS = {kind: frozenset(each.words.split()) for kind, each in _KINDS.items()}
 _BY_INPUT = {

@@ -148,7 +148,7 @@ class ScopeWalk:
 
     def _task(self, node: Task, outer: Bindings, top: bool = False) -> None:
         self._add(check_structure(node, self._known_tools))
-        given = {
+        bindings = {
             declared.name: Binding(of_type(declared.type) or ANY, origin=declared)
             for declared in node.inputs
             if declared.is_given
@@ -157,16 +157,17 @@ class ScopeWalk:
         base = self._templates.get(node.ref or "")
         inherited = base.inputs if isinstance(base, Task) else ()
         for declared in node.inputs:
-            own = given.pop(declared.name, None)  # the source of an input does not see the input
+            # The source of an input does not see the input.
+            binding = bindings.pop(declared.name, None)
             if any(declared is each for each in inherited):
                 place = node.span
             else:
                 place = declared.span
             scope[declared.name] = self._input(
-                declared, outer, others=given, own=own, top=top, place=place
+                declared, outer, others=bindings, own=binding, top=top, place=place
             )
-            if own is not None:
-                given[declared.name] = own
+            if binding is not None:
+                bindings[declared.name] = binding
         if isinstance(node, Iteration):
             self._use(node.iterated, scope)
         if node.runs_process:  # it reads all its inputs on stdin

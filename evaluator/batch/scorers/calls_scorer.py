@@ -78,15 +78,15 @@ class CallsScorer(ResultScorer):
         if scored.sample.target is None:
             return NO_TARGET
         expected = _expected(scored.sample.target)
-        found = _found(self.value(scored))
-        if isinstance(found, str):
-            return binary_score(False, None, explanation=found)
-        problem = _problem(expected, found, schemas=self._schemas(scored))
-        calls: list[str] = []
-        for call in found:
+        calls = _found(self.value(scored))
+        if isinstance(calls, str):
+            return binary_score(False, None, explanation=calls)
+        problem = _problem(expected, calls, schemas=self._schemas(scored))
+        shown: list[str] = []
+        for call in calls:
             arguments = ", ".join(f"{name}={value!r}" for name, value in call.arguments.items())
-            calls.append(f"{call.name}({arguments})")
-        return binary_score(problem is None, ", ".join(calls), explanation=problem or "")
+            shown.append(f"{call.name}({arguments})")
+        return binary_score(problem is None, ", ".join(shown), explanation=problem or "")
 
     def _schemas(self, scored: ScorerInput) -> dict[str, Mapping[str, Any]]:
         """The parameters of each function, by its comparable name."""
@@ -96,7 +96,7 @@ class CallsScorer(ResultScorer):
         else:
             value = next((inputs[name] for name in _SCHEMA_INPUTS if name in inputs), [])
         value = _from_text(value)
-        found: dict[str, Mapping[str, Any]] = {}
+        schemas: dict[str, Mapping[str, Any]] = {}
         for item in as_list(value):
             if isinstance(item, Mapping):
                 inner = item.get("function", item)
@@ -110,8 +110,8 @@ class CallsScorer(ResultScorer):
                     "names"
                 )
             function = cast("Mapping[str, Any]", inner)
-            found[_plain_name(function["name"])] = function.get("parameters") or {}
-        return found
+            schemas[_plain_name(function["name"])] = function.get("parameters") or {}
+        return schemas
 
 
 def calls_of(target: Any) -> list[dict[str, Any]]:

@@ -220,16 +220,16 @@ class NumericScorer(ResultScorer):
 
     async def score(self, scored: ScorerInput) -> Score:
         target = scored.sample.target
-        wanted = as_list(target)
-        if target is None or not wanted:
+        targets = as_list(target)
+        if target is None or not targets:
             return NO_TARGET
         if self.strict is not None:
-            return _lm_eval_score(self.text(scored), [str(item) for item in wanted])
-        expected = [self._target(item) for item in wanted]
-        found = self._found(self.value(scored))
-        if found is None:
+            return _lm_eval_score(self.text(scored), [str(item) for item in targets])
+        expected = [self._target(item) for item in targets]
+        numbers = self._found(self.value(scored))
+        if numbers is None:
             return binary_score(False, explanation="no number in the answer")
-        values, answer = found
+        values, answer = numbers
         for low, high in expected:
             if (
                 low == high
@@ -248,7 +248,7 @@ class NumericScorer(ResultScorer):
         return binary_score(
             False,
             answer,
-            explanation=f"{expected_one_of(wanted)}, found {shown(answer)}{hint}",
+            explanation=f"{expected_one_of(targets)}, found {shown(answer)}{hint}",
         )
 
     def check_target(self, target: Any) -> None:
