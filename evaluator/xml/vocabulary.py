@@ -150,7 +150,11 @@ class _SchemaReader:
                 kind.children[name] = part.get("type") or ""
                 key = name
             else:
-                kind.attributes[name] = self._values_of(part)
+                type_name = part.get("type")
+                if type_name is None:
+                    kind.attributes[name] = _enumerated(part)
+                else:
+                    kind.attributes[name] = self._values(type_name)
                 key = f"@{name}"
                 if part.get("use") == "required":
                     required.add(name)
@@ -173,12 +177,6 @@ class _SchemaReader:
             ):
                 yield part
 
-    def _values_of(self, attribute: Node) -> frozenset[str]:
-        name = attribute.get("type")
-        if name is not None:
-            return self._values(name)
-        return frozenset(one.get("value") or "" for one in attribute.iter(f"{_XS}enumeration"))
-
     def _values(self, name: str) -> frozenset[str]:
         """The values of a simple type, if it has a fixed set of them."""
         if name in ("xs:boolean", "truth"):
@@ -186,7 +184,12 @@ class _SchemaReader:
         found = self._named.get((f"{_XS}simpleType", name))
         if found is None:
             return frozenset()
-        return frozenset(one.get("value") or "" for one in found.iter(f"{_XS}enumeration"))
+        return _enumerated(found)
+
+
+def _enumerated(node: Node) -> frozenset[str]:
+    """The values that an element of the schema lists."""
+    return frozenset(one.get("value") or "" for one in node.iter(f"{_XS}enumeration"))
 
 
 def folded(name: str) -> str:

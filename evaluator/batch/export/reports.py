@@ -365,6 +365,14 @@ def code(text: str) -> str:
 
 
 def _row(result: SampleResult) -> str:
+    if (failure := result.failure) is not None:
+        why = f"{failure.kind}: {failure.message}"
+    else:
+        why = "; ".join(
+            f"{name}: {score.error or score.explanation or 'failed'}"
+            for name, score in result.scores.items()
+            if score.error is not None or score.passed is False
+        )
     cells = (
         code(result.label),
         str(result.epoch),
@@ -372,16 +380,6 @@ def _row(result: SampleResult) -> str:
         code(result.variant),
         "" if result.target is None else code(as_text(result.target)),
         code(result.content),
-        code(_why(result)),
+        code(why),
     )
     return f"| {' | '.join(cells)} |"
-
-
-def _why(result: SampleResult) -> str:
-    if (failure := result.failure) is not None:
-        return f"{failure.kind}: {failure.message}"
-    return "; ".join(
-        f"{name}: {score.error or score.explanation or 'failed'}"
-        for name, score in result.scores.items()
-        if score.error is not None or score.passed is False
-    )

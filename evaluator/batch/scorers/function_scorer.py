@@ -127,19 +127,16 @@ class FunctionScorer(LeavesInputUnchanged):
                 f"{self.name} returned {type_name(given)}, expected a mapping of "
                 f"{', '.join(self.values)}"
             )
-        found = {
-            name: self._one_of(name, value)
-            for name, value in cast("Mapping[Any, Any]", given).items()
-        }
-        if self.decides is None:
-            return found
-        return {name: replace(score, decides=name == self.decides) for name, score in found.items()}
-
-    def _one_of(self, name: Any, value: Any) -> Score:
-        try:
-            return self._score_of(value, f"{self.name}.{name}")
-        except UsageError as error:
-            return Score(None, None, error=str(error))
+        scores: dict[Any, Score] = {}
+        for name, value in cast("Mapping[Any, Any]", given).items():
+            try:
+                score = self._score_of(value, f"{self.name}.{name}")
+            except UsageError as error:
+                score = Score(None, None, error=str(error))
+            if self.decides is not None:
+                score = replace(score, decides=name == self.decides)
+            scores[name] = score
+        return scores
 
     def _score_of(self, given: Any, name: str) -> Score:
         if isinstance(given, Score):
