@@ -57,6 +57,13 @@ class Root:
         """The name of a file of this root in diagnostics; always encodable."""
         return _printable(os.path.join(self.shown, relative))
 
+    def relative(self, path: str) -> str | None:
+        """The absolute `path` of a file relative to the folder; None if it is none of this root."""
+        relative = beneath(self.folder, path)
+        if self.only in (None, relative):
+            return relative
+        return None
+
 
 @frozen
 class TemplateFile:

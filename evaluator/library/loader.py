@@ -32,7 +32,7 @@ from evaluator.library.content import (
     read_shipped,
     reread,
 )
-from evaluator.library.files import Root, TemplateFile, beneath, scan
+from evaluator.library.files import Root, TemplateFile, scan
 from evaluator.library.reading import LoadedFile, format_with_line, read_entry, read_string
 from evaluator.library.resolve import RefResolver
 from evaluator.nodes import Atomic, Call, Cond, Function, Node, Span, Task, TopLevel
@@ -336,8 +336,8 @@ class TemplateLibrary:
         can be read. With `text`: those that the file would have with this text.
         """
         for root, group in zip(self._roots, self._state.entries[1:], strict=True):
-            relative = beneath(root.folder, path)
-            if relative is None or root.only not in (None, relative):
+            relative = root.relative(path)
+            if relative is None:
                 continue
             entry = next((each for each in group if each.relative == relative), None)
             if text is not None:
@@ -431,8 +431,8 @@ class TemplateLibrary:
             before = self._state
             groups = [before.entries[0]]
             for root, group in zip(self._roots, before.entries[1:], strict=True):
-                relative = beneath(root.folder, path)
-                if relative is None or root.only not in (None, relative):
+                relative = root.relative(path)
+                if relative is None:
                     groups.append(group)
                     continue
                 edited = self._edited.setdefault(root, {})
