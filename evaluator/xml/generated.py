@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from functools import partial
 
 from evaluator.errors import Diagnostic, TemplateError
 from evaluator.lazy_dataclass import frozen
@@ -84,29 +85,20 @@ def read_generated_task(text: str, file: str = "<answer>") -> GeneratedTask:
     `no-task`, `too-broken`; of warnings `repaired`, `respelt`, `misplaced`, `unwrapped`,
     `markup-as-text`, `type-told`, `left-out`, `cut-off`, and the DOUBTFUL ones.
     """
+    refused = partial(_no_task, text, file)
     if len(text) > MAX_CHARACTERS:
-        return _no_task(
-            text,
-            file,
-            code="too-large",
-            message=f"{len(text):,} characters; at most {MAX_CHARACTERS:,} are read",
-        )
+        message = f"{len(text):,} characters; at most {MAX_CHARACTERS:,} are read"
+        return refused("too-large", message)
     vocabulary = task_vocabulary()
     tree = read_tree(text, vocabulary)
     tasks, count, most_attributes = _tasks(tree, vocabulary)
     if not tasks:
-        return _no_task(text, file, code="no-task", message="the answer contains no <task>")
+        return refused("no-task", "the answer contains no <task>")
     if count > MAX_ELEMENTS:
-        return _no_task(
-            text,
-            file,
-            code="too-many-elements",
-            message=f"{count:,} elements; at most {MAX_ELEMENTS:,} are read",
-        )
+        message = f"{count:,} elements; at most {MAX_ELEMENTS:,} are read"
+        return refused("too-many-elements", message)
     if most_attributes > MAX_ATTRIBUTES:
-        return _no_task(
-            text, file, code="too-broken", message=f"an element has {most_attributes:,} attributes"
-        )
+        return refused("too-broken", f"an element has {most_attributes:,} attributes")
     chosen = next((task for task in reversed(tasks) if task.end is not None), tasks[-1])
     cut = _cut_element(tree, text, vocabulary=vocabulary)
     repairer = Repairer(text, vocabulary, file=file, cut=cut)
