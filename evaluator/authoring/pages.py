@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import quote
 
 from evaluator.authoring.changes import fence_of, longest_run
-from evaluator.authoring.portraits import Portrait, Prompts
+from evaluator.authoring.portraits import Portrait
 from evaluator.errors.messages import visible
 from evaluator.library import TemplateLibrary
 from evaluator.library.calls import calls_of
@@ -101,7 +101,10 @@ def markdown_page(
         lines += [f"## Prompts: {prompts.title}", ""]
         for request in prompts.requests:
             lines += _fenced(request)
-        lines += _ending(prompts)
+        if prompts.error is not None:
+            lines += ["Error:", "", *_fenced(prompts.error)]
+        if prompts.expected is not None:
+            lines += ["Expected output:", "", *_fenced(prompts.expected)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -114,15 +117,6 @@ def _facts(one: Portrait) -> list[tuple[str, str]]:
         ("sha256", one.sha256),
     ]
     return [(what, value) for what, value in facts if value]
-
-
-def _ending(prompts: Prompts) -> list[str]:
-    lines: list[str] = []
-    if prompts.error is not None:
-        lines += ["Error:", "", *_fenced(prompts.error)]
-    if prompts.expected is not None:
-        lines += ["Expected output:", "", *_fenced(prompts.expected)]
-    return lines
 
 
 def _fenced(text: str) -> list[str]:

@@ -25,6 +25,7 @@ from evaluator.nodes.walk import tasks
 
 Profiles = Mapping[str, HandlerConfig]
 
+_MAX_EXAMPLES = 5
 _SAMPLES: Mapping[str, Any] = {
     "integer": 1,
     "number": 1.0,
@@ -194,10 +195,9 @@ def prompts_of(
     profiles: Profiles,
     name: str,
     inputs: Mapping[str, Any] | None = None,
-    most: int = 5,
 ) -> Iterator[Prompts]:
-    """The prompts of a template for `inputs`, else for up to `most` of its examples, else for
-    sample inputs. Raises: UsageError, for a function.
+    """The prompts of a template for `inputs`, else for its first examples, else for sample
+    inputs. Raises: UsageError, for a function.
     """
     node = library.get(name).node
     if isinstance(node, Function):
@@ -206,7 +206,7 @@ def prompts_of(
     if inputs is not None:
         yield _prompts(evaluator, name, "given inputs", inputs, None)
         return
-    for number in range(min(most, max(1, len(node.examples)))):
+    for number in range(min(_MAX_EXAMPLES, max(1, len(node.examples)))):
         title = "sample inputs"
         expected = None
         if number < len(node.examples):

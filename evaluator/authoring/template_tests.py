@@ -293,8 +293,10 @@ def _golden_text(prompts: Mapping[str, str]) -> str:
     parts: list[str] = []
     for name, text in prompts.items():
         parts.append(f"##### {name}\n")
-        for line in f"{text}\n".splitlines(keepends=True):
-            parts.append(f"\\{line}" if line.startswith(("##### ", "\\")) else line)
+        parts += [
+            f"\\{line}" if line.startswith(("##### ", "\\")) else line
+            for line in f"{text}\n".splitlines(keepends=True)
+        ]
     return "".join(parts)
 
 

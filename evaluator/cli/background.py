@@ -51,7 +51,7 @@ def ps(every: bool, tasks_dir: Path, as_json: bool) -> None:
             _duration(task),
             _tokens(task),
             cut(task.description, _WIDTH),
-            _remark(task),
+            "; ".join(text for text in (task.reason, task.notify_error) if text),
         ]
         for task in found
     ]
@@ -67,11 +67,6 @@ def _state(task: BackgroundTask) -> str:
     if task.exit_code is not None:
         return f"{task.status} ({task.exit_code})"
     return task.status
-
-
-def _remark(task: BackgroundTask) -> str:
-    """Why it ended so, or what went wrong with its notification."""
-    return "; ".join(text for text in (task.reason, task.notify_error) if text)
 
 
 def _duration(task: BackgroundTask) -> str:

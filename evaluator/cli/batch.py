@@ -41,24 +41,13 @@ from evaluator.cli.evaluator_options import (
     trace_option,
     trust_option,
 )
-from evaluator.cli.trust import (
-    permit,
-    permit_schemas,
-    project_profiles,
-    shown_profiles,
-)
+from evaluator.cli.trust import permit, permit_schemas, project_profiles, shown_profiles
 from evaluator.errors import BatchDamaged, UsageError
 from evaluator.errors.messages import visible
 from evaluator.fields.listing import entries_of, merge
 
 if TYPE_CHECKING:
-    from evaluator.batch import (
-        BatchPlan,
-        BatchResult,
-        Display,
-        Stop,
-        ThresholdResult,
-    )
+    from evaluator.batch import BatchPlan, BatchResult, Display, Stop, ThresholdResult
     from evaluator.files.trust import ProjectFile
     from evaluator.interpreter.evaluator import Evaluator
 

@@ -129,7 +129,10 @@ def _show(compiled: CompiledTask, model: str | None, *, to_error: bool) -> None:
     from evaluator.handler.backends import is_simulated_model
 
     for finding in (*compiled.warnings, *compiled.errors):
-        echo(_describe(finding), err=True)
+        where = f"answer, line {finding.span.line}"
+        echo(f"{where}: {finding.severity}: {finding.message} [{finding.code}]", err=True)
+        if finding.hint:
+            echo(f"  hint: {finding.hint}", err=True)
     if is_simulated_model(compiled.model or ""):
         echo("note: the answer is simulated", err=True)
     if compiled.failure is not None:
@@ -143,17 +146,6 @@ def _show(compiled: CompiledTask, model: str | None, *, to_error: bool) -> None:
             f"a run makes {describe_bound(limit, model, cost_usd=cost_bound(limit, model))}",
             err=True,
         )
-
-
-def _describe(finding: Diagnostic) -> str:
-    if finding.hint:
-        hint = f"\n  hint: {finding.hint}"
-    else:
-        hint = ""
-    return (
-        f"answer, line {finding.span.line}: {finding.severity}: {finding.message} "
-        f"[{finding.code}]{hint}"
-    )
 
 
 def _write_new(path: Path, xml: str) -> None:

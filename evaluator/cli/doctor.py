@@ -1,7 +1,5 @@
-"""`evaluator doctor`: what is configured, what is missing, and which sandboxes work.
-
-The findings of `evaluator doctor` about scripts: which sandboxes work, and what scripts can do
-without one.
+"""`evaluator doctor`: what is configured, what is missing, which sandboxes work, and what scripts
+can do without one.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -34,8 +32,14 @@ if TYPE_CHECKING:
     from evaluator.tools.mcp import McpServer
 
 ENGINE_TIMEOUT_S = 20.0
-Finding = tuple[str, str, str]
-"""What, the result, the state."""
+
+
+class Finding(NamedTuple):
+    """What was looked at, and the result. `state` is ok, note or problem."""
+
+    what: str
+    found: str
+    state: str = "ok"
 
 
 def sandbox_findings(profiles: Mapping[str, HandlerConfig]) -> Iterator[Finding]:
@@ -49,15 +53,15 @@ def sandbox_findings(profiles: Mapping[str, HandlerConfig]) -> Iterator[Finding]
     }
     for kind in KINDS[1:]:
         images = [sandbox.image for sandbox in used.values() if sandbox.image is not None]
-        yield (f"sandbox {kind}", *_try_kind(kind, images[0] if images else None))
+        yield Finding(f"sandbox {kind}", *_try_kind(kind, images[0] if images else None))
     for name, sandbox in used.items():
         problem = _problem_of(sandbox)
-        yield (
+        yield Finding(
             f"handler {name}, sandbox {sandbox}",
             problem or "works",
-            "problem" if problem else "ok",
+            state="problem" if problem else "ok",
         )
-    yield "scripts without a sandbox", _without_sandbox(), "note"
+    yield Finding("scripts without a sandbox", _without_sandbox(), state="note")
 
 
 def _try_kind(kind: SandboxKind, image: str | None) -> tuple[str, str]:
@@ -98,11 +102,11 @@ def _engine_problem(kind: SandboxKind) -> str | None:
     return f"{kind} does not work: {reason[-1] if reason else 'no reason given'}"
 
 
-def _platform() -> list[dict[str, Any]]:
+def _platform() -> list[Finding]:
     if platform.system() == "Linux":
         return []
     return [
-        _finding(
+        Finding(
             "platform",
             "not tested here; without Linux a process that leaves its process group outlives its "
             "script, and of the sandboxes only containers exist",
@@ -155,96 +159,88 @@ def doctor(folders: tuple[Path, ...], tasks_dir: Path, as_json: bool) -> None:
 
     Exit code 1 if something prevents a run.
     """
+    from evaluator.handler.profiles import load_profiles
+
     findings = [
-        _finding("python", f"{platform.python_version()} on {platform.system()}"),
+        Finding("python", f"{platform.python_version()} on {platform.system()}"),
         *_platform(),
         *_packages(),
         _model(),
         *_profiles(),
-        *_sandboxes(),
+        *sandbox_findings(load_profiles()),
         _templates(folders),
         _tasks_dir(tasks_dir),
     ]
     if as_json:
-        print_json(findings)
+        print_json([finding._asdict() for finding in findings])
     else:
         for finding in findings:
-            mark = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}[finding["state"]]
-            echo(f"{mark}  {finding['what']}: {finding['found']}")
-    if any(finding["state"] == "problem" for finding in findings):
+            mark = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}[finding.state]
+            echo(f"{mark}  {finding.what}: {finding.found}")
+    if any(finding.state == "problem" for finding in findings):
         raise click.exceptions.Exit(1)
 
 
-def _finding(what: str, found: str, state: str = "ok") -> dict[str, Any]:
-    return {"what": what, "found": found, "state": state}
-
-
-def _packages() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+def _packages() -> list[Finding]:
+    found: list[Finding] = []
     for name in PACKAGES:
         try:
             if find_spec(name):
                 state = "ok"
             else:
                 state = "problem"
-            found.append(_finding(name, version(name), state=state))
+            found.append(Finding(name, version(name), state=state))
         except PackageNotFoundError:
-            found.append(_finding(name, "not installed", state="problem"))
+            found.append(Finding(name, "not installed", state="problem"))
     return found
 
 
-def _model() -> dict[str, Any]:
+def _model() -> Finding:
     from evaluator.handler.backends import SIMULATED
     from evaluator.handler.model_choice import find_provider
 
     named = os.environ.get("EVALUATOR_MODEL")
     if named:
-        return _finding("model", f"{named} (EVALUATOR_MODEL)")
+        return Finding("model", f"{named} (EVALUATOR_MODEL)")
     model, why, _ = find_provider(os.environ)
     if model == SIMULATED:
-        return _finding(
+        return Finding(
             "model",
             f"simulated: {why}; set EVALUATOR_MODEL or a provider's key for real answers",
             state="note",
         )
-    return _finding("model", f"{model} ({why})")
+    return Finding("model", f"{model} ({why})")
 
 
-def _profiles() -> list[dict[str, Any]]:
+def _profiles() -> list[Finding]:
     from evaluator.cli.trust import shown_profiles
     from evaluator.handler.profiles import load_profiles
 
     profiles = shown_profiles()
     untrusted = load_profiles().untrusted
-    found = [_finding("handlers", ", ".join(sorted(profiles)))]
+    found = [Finding("handlers", ", ".join(sorted(profiles)))]
     found += [
-        _finding(f"handler {name}", problem, state="problem")
+        Finding(f"handler {name}", problem, state="problem")
         for name, problem in profiles.broken.items()
     ]
     for name, file in sorted(untrusted.items()):
         found.append(
-            _finding(f"handler {name}", f"not allowed yet: {file.describe()}", state="note")
+            Finding(f"handler {name}", f"not allowed yet: {file.describe()}", state="note")
         )
     for name, path in sorted(profiles.replacing.items()):
         found.append(
-            _finding(f"handler {name}", f"is that of {path}, not the shipped one", state="note")
+            Finding(f"handler {name}", f"is that of {path}, not the shipped one", state="note")
         )
     for name, profile in sorted(profiles.items()):
         if profile.api_key_env and not os.environ.get(profile.api_key_env):
             found.append(
-                _finding(f"handler {name}", f"{profile.api_key_env} is not set", state="note")
+                Finding(f"handler {name}", f"{profile.api_key_env} is not set", state="note")
             )
         found += [_server(name, server) for server in profile.mcp]
     return found
 
 
-def _sandboxes() -> list[dict[str, Any]]:
-    from evaluator.handler.profiles import load_profiles
-
-    return [_finding(*finding) for finding in sandbox_findings(load_profiles())]
-
-
-def _server(profile: str, server: McpServer) -> dict[str, Any]:
+def _server(profile: str, server: McpServer) -> Finding:
     """Whether an MCP server could be started or reached. Nothing is started, and no address is
     contacted.
     """
@@ -256,34 +252,34 @@ def _server(profile: str, server: McpServer) -> dict[str, Any]:
             0, "the package mcp is not installed; install it with: pip install 'evaluator[mcp]'"
         )
     found = "; ".join(missing) or f"{server.command or server.url} (not started)"
-    return _finding(
+    return Finding(
         f"handler {profile}, MCP server {server.name}", found, state="note" if missing else "ok"
     )
 
 
-def _templates(folders: tuple[Path, ...]) -> dict[str, Any]:
+def _templates(folders: tuple[Path, ...]) -> Finding:
     library = TemplateLibrary.load(*folders)
     counts = (
         f"{len(library.templates)} usable, {len(library.errors)} errors, "
         f"{len(library.warnings)} warnings"
     )
-    return _finding("templates", counts, state="problem" if library.errors else "ok")
+    return Finding("templates", counts, state="problem" if library.errors else "ok")
 
 
-def _tasks_dir(folder: Path) -> dict[str, Any]:
+def _tasks_dir(folder: Path) -> Finding:
     from evaluator.record.store import TaskStore
 
     if not folder.exists():
-        return _finding("task files", f"the first run creates {folder}")
+        return Finding("task files", f"the first run creates {folder}")
     if folder.is_symlink() or not folder.is_dir():
-        return _finding("task files", f"{folder} is not a folder", state="problem")
+        return Finding("task files", f"{folder} is not a folder", state="problem")
     if not os.access(folder, os.W_OK):
-        return _finding("task files", f"{folder} is not writable", state="problem")
+        return Finding("task files", f"{folder} is not writable", state="problem")
     interrupted = len(list(TaskStore(folder).interrupted()))
     if interrupted:
-        return _finding(
+        return Finding(
             "task files",
             f"{interrupted} runs in {folder} were interrupted: evaluator tasks list",
             state="note",
         )
-    return _finding("task files", str(folder))
+    return Finding("task files", str(folder))

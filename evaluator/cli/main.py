@@ -202,7 +202,11 @@ def main(argv: list[str] | None = None) -> Any:
         hide_own_environment()
         cli.owns_process = True
     arguments = sys.argv[1:] if argv is None else argv
-    _encode_anything()
+    # Characters that the output's encoding lacks, such as a lone surrogate, are escaped.
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
     with batch_stderr(arguments):
         code = _exit_code_of(argv, as_json="--json" in arguments)
     sys.exit(code)
@@ -302,14 +306,6 @@ def _signals_as_interrupts() -> Generator[None]:
         for number in taken:
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
-
-
-def _encode_anything() -> None:
-    """Escapes characters that the output's encoding lacks, such as a lone surrogate."""
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="backslashreplace")
 
 
 def _drop_output() -> None:

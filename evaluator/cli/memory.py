@@ -54,8 +54,10 @@ def index(path: Path, database: Path | None, git: bool | None, as_json: bool) ->
     """Bring the index up to date with the files in PATH (default: this folder)."""
     if not path.is_dir():
         raise UsageError(f"{path}: no such folder")
-    by_git = _in_repository(path) if git is None else git
-    report = asyncio.run(_index(path, database or _default_database(path), git=by_git))
+    if git is None:
+        folder = path.resolve()
+        git = any((above / ".git").exists() for above in (folder, *folder.parents))
+    report = asyncio.run(_index(path, database or _default_database(path), git=git))
     if as_json:
         examples = [{"path": skipped, "reason": reason} for skipped, reason in report.examples]
         print_json({**asdict(report), "examples": examples, "seconds": round(report.seconds, 3)})
@@ -173,8 +175,3 @@ def _existing(database: Path | None) -> Path:
         if (folder / DEFAULT).is_file():
             return folder / DEFAULT
     raise UsageError(f"no {DEFAULT} here or above; create it with: evaluator memory index")
-
-
-def _in_repository(folder: Path) -> bool:
-    whole = folder.resolve()
-    return any((above / ".git").exists() for above in (whole, *whole.parents))

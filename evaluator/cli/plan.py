@@ -9,12 +9,7 @@ import click
 
 from evaluator.batch.definition import BatchDefinition
 from evaluator.cli.batch import EXIT_INCOMPLETE, batch, run_batch_command
-from evaluator.cli.common import (
-    input_option,
-    json_option,
-    load_library,
-    read_inputs,
-)
+from evaluator.cli.common import input_option, json_option, load_library, read_inputs
 from evaluator.cli.dry_run import print_dry_run
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import (

@@ -389,7 +389,11 @@ def import_(file: Path | None, folder: Path | None, as_json: bool) -> None:
         print_json(asdict(imported))
         return
     for what in ("added", "changed", "unchanged", "dated"):
-        echo(f"{what}: {_listed(getattr(imported, what))}")
+        ids: Sequence[str] = getattr(imported, what)
+        shown = ""
+        if ids:
+            shown = f" ({', '.join(ids[:10])}{', …' if len(ids) > 10 else ''})"
+        echo(f"{what}: {len(ids)}{shown}")
 
 
 @queue.command(epilog="Example:  evaluator queue stats --json")
@@ -480,9 +484,3 @@ def _silent(entry: QueueEntry) -> None:
 
 def _counted(count: int) -> str:
     return f"{count:,} {'entry' if count == 1 else 'entries'}"
-
-
-def _listed(ids: Sequence[str]) -> str:
-    return f"{len(ids)}" + (
-        f" ({', '.join(ids[:10])}{', …' if len(ids) > 10 else ''})" if ids else ""
-    )

@@ -51,7 +51,11 @@ def actions(
     can_create: bool,
 ) -> Iterator[Action]:
     """The actions for a part of a text. `can_create`: the editor can create files."""
-    here = [d for d in findings if _overlaps(document, d, start, end)]
+    here: list[Diagnostic] = []
+    for diagnostic in findings:
+        at = document.offset_of(diagnostic.span)
+        if start <= document.word_end(at) and at <= max(end, start):
+            here.append(diagnostic)
     for diagnostic in here:
         if diagnostic.fix is not None:
             text, done = fixed(document.text, [diagnostic])
@@ -78,11 +82,6 @@ def actions(
             yield Action(title, types.CodeActionKind.RefactorExtract, change)
 
 
-def _overlaps(document: Document, diagnostic: Diagnostic, start: int, end: int) -> bool:
-    at = document.offset_of(diagnostic.span)
-    return start <= document.word_end(at) and at <= max(end, start)
-
-
 # Declare an input
 
 
@@ -94,8 +93,13 @@ def _with_input(document: Document, name: str, offset: int) -> str | None:
     if not owners:
         return None
     owner = owners[0]
+    if owner.name == "template" and "params" in owner.attributes:
+        start, end = owner.attributes["params"]
+        comma = ", " if text[start:end].strip() else ""
+        return f"{text[:end]}{comma}{name}{text[end:]}"
     if owner.name == "template":
-        return _with_parameter(text, owner, name)
+        at = owner.start + 1 + len(owner.name)
+        return f'{text[:at]} params="{name}"{text[at:]}'
     indent = _indent(text, owner.start) + "  "
     inputs = owner.child("inputs")
     written = f'<input name="{name}"/>'
@@ -111,15 +115,6 @@ def _with_input(document: Document, name: str, offset: int) -> str | None:
     else:
         at = previous.end
     return f"{text[:at]}\n{indent}{block}{text[at:]}"
-
-
-def _with_parameter(text: str, owner: Element, name: str) -> str:
-    if "params" in owner.attributes:
-        start, end = owner.attributes["params"]
-        comma = ", " if text[start:end].strip() else ""
-        return f"{text[:end]}{comma}{name}{text[end:]}"
-    at = owner.start + 1 + len(owner.name)
-    return f'{text[:at]} params="{name}"{text[at:]}'
 
 
 def _indent(text: str, offset: int) -> str:

@@ -233,7 +233,7 @@ def completions(
     elif cursor.kind == "end" and cursor.element.name:
         items = iter([_item(f"{cursor.element.name}>", Kinds.Property, "end tag")])
     elif cursor.kind == "attribute":
-        items = _attributes(cursor, document, with_snippets)
+        items = _attributes(cursor, with_snippets)
     elif cursor.kind == "value":
         items = _values(project, library, document, cursor)
         end = cursor.end
@@ -268,14 +268,13 @@ def _item(
     kind: types.CompletionItemKind,
     detail: str = "",
     note: str = "",
-    insert: str | None = None,
 ) -> types.CompletionItem:
     if note:
         documentation = types.MarkupContent(types.MarkupKind.Markdown, note)
     else:
         documentation = None
     return types.CompletionItem(
-        label, kind=kind, detail=detail or None, documentation=documentation, insert_text=insert
+        label, kind=kind, detail=detail or None, documentation=documentation
     )
 
 
@@ -335,9 +334,7 @@ def _element_snippet(name: str, kind: Kind) -> str:
     return f"{name}{written}>$0</{name}>"
 
 
-def _attributes(
-    cursor: Cursor, document: Document, with_snippets: bool
-) -> Iterator[types.CompletionItem]:
+def _attributes(cursor: Cursor, with_snippets: bool) -> Iterator[types.CompletionItem]:
     element = cursor.element
     if element.name == cursor.tag:
         seen = set(element.attributes)
@@ -382,8 +379,11 @@ def _values(
         yield from _tool_items(library)
     elif place == ("arg", "name"):
         yield from _argument_items(library, document, cursor)
-    elif place == ("inputs", "over") or (cursor.tag == "input" and _is_example(cursor.element)):
-        yield from _declared_items(document, cursor)
+    elif place == ("inputs", "over") or (
+        cursor.tag == "input" and any(each.name == "example" for each in cursor.element.around())
+    ):
+        for name, _ in declared_inputs(document, cursor.element):
+            yield _item(name, Kinds.Variable, "input")
     elif place == ("include", "href"):
         folder = Path(document.path).parent
         for path in sorted(folder.rglob("_*.xml")):
@@ -399,10 +399,6 @@ def _values(
             else:
                 note = ""
             yield _item(value, Kinds.EnumMember, "", " ".join((note or "").split()))
-
-
-def _is_example(element: Element) -> bool:
-    return any(each.name == "example" for each in element.around())
 
 
 def _template_item(name: str, node: TopLevel) -> types.CompletionItem:
@@ -445,11 +441,6 @@ def declared_inputs(document: Document, element: Element) -> Iterator[tuple[str,
                     start, end = child.attributes["name"]
                     yield document.text[start:end], child
             return
-
-
-def _declared_items(document: Document, cursor: Cursor) -> Iterator[types.CompletionItem]:
-    for name, _ in declared_inputs(document, cursor.element):
-        yield _item(name, Kinds.Variable, "input")
 
 
 # Expressions and texts

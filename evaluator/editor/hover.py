@@ -20,7 +20,7 @@ from evaluator.editor.project import Document, Project, View
 from evaluator.language.filters import FILTER_NAMES, describe_filter
 from evaluator.library.scoping import Binding
 from evaluator.library.shapes import follow
-from evaluator.nodes import Function, Input, Node, Task, TopLevel
+from evaluator.nodes import Function, Input, Task, TopLevel
 from evaluator.nodes.declare import OPERATORS
 from evaluator.nodes.values import Shape
 from evaluator.tools import builtin_tools
@@ -211,17 +211,13 @@ def _of_markup(project: Project, view: View, offset: int) -> _Shown | None:
         lines += [f"`<{element.name}>`", _note_on(element)]
     else:
         start = end = offset
-    node = _bounded_node(view, element)
+    nodes = map(view.node_of, element.around())
+    node = next((node for node in nodes if node is not None), None)
     if node is not None:
         name = getattr(node, "name", None) or getattr(node, "type", "cond")
         lines.append(f"`{name}`: {project.cost(view.library, node)}")
     text = "\n\n".join(line for line in lines if line)
     return (text, start, end) if text else None
-
-
-def _bounded_node(view: View, element: Element) -> TopLevel | Node | None:
-    nodes = map(view.node_of, element.around())
-    return next((node for node in nodes if node is not None), None)
 
 
 def _attribute_at(document: Document, element: Element, offset: int) -> tuple[str, int, int] | None:

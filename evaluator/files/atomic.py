@@ -184,11 +184,11 @@ def remove_unfinished(folder: Path) -> None:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if _TEMPORARY.fullmatch(entry.name):
-                _remove_if_free(entry.path)
+                remove_if_free(entry.path)
 
 
-def _remove_if_free(path: str) -> None:
-    """Removes a file that no process has locked."""
+def remove_if_free(path: str | Path) -> None:
+    """Removes a file that no process has locked. Does nothing if that fails."""
     with contextlib.suppress(OSError):
         descriptor = disk.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:

@@ -358,7 +358,9 @@ def find_files(root: int, parts: Sequence[str], denied: Denied) -> Iterator[str]
             )
         for name, is_folder, is_file in items:
             after = advance(states, name)
-            if is_file and _accepts(after, parts) and not (denied and denied.denies(folder, name)):
+            # The whole pattern is matched. A final `**` matches files too, unlike in a shell.
+            is_match = is_file and len(parts) in _closure(after, parts)
+            if is_match and not (denied and denied.denies(folder, name)):
                 yield prefix + name
             if (
                 is_folder
@@ -390,8 +392,3 @@ def _closure(states: frozenset[int], parts: Sequence[str]) -> set[int]:
             index += 1
             reached.add(index)
     return reached
-
-
-def _accepts(after: frozenset[int], parts: Sequence[str]) -> bool:
-    """Whether the whole pattern is matched. A final `**` matches files too, unlike in a shell."""
-    return len(parts) in _closure(after, parts)

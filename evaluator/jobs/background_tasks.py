@@ -250,12 +250,11 @@ class BackgroundTasks:
         if task_id in self._running:
             self._pass_messages(task_id)
 
-    async def end_session(
-        self, session: str, reason: str = "the task that started it has ended"
-    ) -> None:
+    async def end_session(self, session: str) -> None:
         """Kills what this process runs for `session`; returns when nothing of it is running."""
         await self._end(
-            [running for running in self._running.values() if running.session == session], reason
+            [running for running in self._running.values() if running.session == session],
+            "the task that started it has ended",
         )
 
     async def end_orphans(self) -> list[BackgroundTask]:

@@ -69,7 +69,12 @@ async def tools_used(evaluator: Evaluator, outcome: Outcome) -> str:
     call; `script` for a script, `model` if a model answered without a tool.
     """
     tree = await asyncio.to_thread(_tree, evaluator, outcome)
-    names = dict.fromkeys(_used(tree))
+    names: dict[str, None] = {}
+    for step in _steps(tree):
+        if step.start.kind == "tool":
+            names[step.start.name] = None
+        elif step.start.kind == "script":
+            names["script"] = None
     if names:
         return cut(", ".join(names), _MAX_TOOL_CHARS)
     if outcome.notes.get("models"):
@@ -155,14 +160,6 @@ def _steps(tree: TaskNode) -> Iterator[Step]:
         yield step
         if index in tree.children:
             yield from _steps(tree.children[index])
-
-
-def _used(tree: TaskNode) -> Iterator[str]:
-    for step in _steps(tree):
-        if step.start.kind == "tool":
-            yield step.start.name
-        elif step.start.kind == "script":
-            yield "script"
 
 
 def _written(tree: TaskNode) -> Iterator[str]:

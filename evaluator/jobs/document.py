@@ -21,12 +21,7 @@ import orjson
 from evaluator.errors import UsageError
 from evaluator.errors.messages import shortened
 from evaluator.fields import FieldError, check_names, fields_of, kind_of, stored_fields
-from evaluator.jobs.entries import (
-    QueueDocument,
-    QueueEntry,
-    StrategyAttempt,
-    entry_number,
-)
+from evaluator.jobs.entries import QueueDocument, QueueEntry, StrategyAttempt, entry_number
 from evaluator.lazy_dataclass import frozen
 from evaluator.output.strict import read_strict
 

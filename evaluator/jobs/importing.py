@@ -250,7 +250,12 @@ def fill_store(store: QueueTables, folder: Path) -> Imported:
     with store.transaction():
         store.configure(task_runner_dir=f"{folder}/")
         imported = _import_published(store, folder / FILE)
-        _restore_archive(store, folder)
+        for month, document in archived_documents(folder):
+            store.move_to_archive(month, document.tasks)
+            _give_no_more(store, document)
+        for answer in (folder / DELIVERABLES).glob("T-*.md"):
+            with contextlib.suppress(UsageError):
+                store.raise_last_number(entry_number(answer.stem))
     return imported
 
 
@@ -264,12 +269,3 @@ def _import_published(store: QueueTables, file: Path) -> Imported:
         store.configure(task_runner_dir=f"{file.parent}/")
     store.accept_file(hashlib.sha256(data).hexdigest())
     return imported
-
-
-def _restore_archive(store: QueueTables, folder: Path) -> None:
-    for month, document in archived_documents(folder):
-        store.move_to_archive(month, document.tasks)
-        _give_no_more(store, document)
-    for answer in (folder / DELIVERABLES).glob("T-*.md"):
-        with contextlib.suppress(UsageError):
-            store.raise_last_number(entry_number(answer.stem))

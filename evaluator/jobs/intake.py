@@ -141,11 +141,12 @@ def goal_of(text: str) -> str:
     """
     sentences = _sentences(text[:_MAX_READ_CHARS])
     whole = [sentence for sentence in sentences if not _GREETING.match(sentence)]
+    # A single word, such as `Urgent!`, asks for nothing.
     asking = (
         sentence
         for sentence in sentences
         if _ASKS.search(sentence)
-        or not (_GREETING.match(sentence) or _TELLS.match(sentence) or _is_word(sentence))
+        or not (_GREETING.match(sentence) or _TELLS.match(sentence) or " " not in sentence)
     )
     return cut(next(asking, None) or [*whole, *sentences][0], _MAX_GOAL_CHARS)
 
@@ -172,11 +173,6 @@ def _without_salutation(sentence: str) -> str:
         return sentence
     rest = sentence[match.end() :]
     return rest[0].upper() + rest[1:]
-
-
-def _is_word(sentence: str) -> bool:
-    """Whether it is a single word, such as `Urgent!`."""
-    return " " not in sentence
 
 
 def checked_text(text: str, noun: str = "text") -> str:

@@ -137,9 +137,9 @@ def read_output(path: Path, offset: int, max_bytes: int) -> bytes:
         os.close(descriptor)
 
 
-def window_start(path: Path, messages: int = WINDOW_MESSAGES) -> int:
-    """The offset of the last `messages` lines of a transcript. Reads only as much of the file as
-    these take.
+def window_start(path: Path) -> int:
+    """The offset of the last `WINDOW_MESSAGES` lines of a transcript. Reads only as much of the
+    file as these take.
     """
     with open(_open(path), "rb") as file:
         start = file.seek(0, os.SEEK_END)
@@ -149,11 +149,11 @@ def window_start(path: Path, messages: int = WINDOW_MESSAGES) -> int:
             start -= size
             block = os.pread(file.fileno(), size, start)
             lines = block.count(b"\n")
-            if seen + lines <= messages:
+            if seen + lines <= WINDOW_MESSAGES:
                 seen += lines
                 continue
             end = len(block)
-            for _ in range(messages + 1 - seen):
+            for _ in range(WINDOW_MESSAGES + 1 - seen):
                 end = block.rindex(b"\n", 0, end)
             return start + end + 1
     return 0

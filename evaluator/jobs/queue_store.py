@@ -128,8 +128,9 @@ class QueueStore(QueueTables):
         with self.transaction() as db:
             queue = self._queue(db)
             number = queue["last_number"] + 1
-            for needed in options.needs:
-                self._check_exists(entry_number(needed))
+            for needed in map(entry_number, options.needs):
+                if self.archived_month(needed) is None:
+                    self.get(needed)  # raises if there is none
             entry = QueueEntry(
                 id=entry_id(number),
                 description=description,
@@ -150,7 +151,12 @@ class QueueStore(QueueTables):
         with self.transaction("DEFERRED") as db:
             row = ENTRY.get(db, number)
             if row is None:
-                raise self._missing(number)
+                month = self.archived_month(number)
+                if month is None:
+                    raise UsageError(
+                        f"there is no entry {entry_id(number)}; see: evaluator queue list"
+                    )
+                raise UsageError(f"{entry_id(number)} is in the archive, in archive/{month}.json")
             return StoredEntry(
                 parse_entry(row["document"]),
                 EntryOptions.from_json(row["options"]),
@@ -350,16 +356,6 @@ class QueueStore(QueueTables):
             (entry_number(claim.entry.id), claim.lease),
         ).fetchone()
         return row is not None
-
-    def _check_exists(self, number: int) -> None:
-        if self.archived_month(number) is None:
-            self.get(number)
-
-    def _missing(self, number: int) -> UsageError:
-        month = self.archived_month(number)
-        if month is not None:
-            return UsageError(f"{entry_id(number)} is in the archive, in archive/{month}.json")
-        return UsageError(f"there is no entry {entry_id(number)}; see: evaluator queue list")
 
     def _waits_for(self, db: sqlite3.Connection, number: int) -> tuple[str, ...]:
         rows = db.execute(

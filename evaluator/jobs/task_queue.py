@@ -104,21 +104,17 @@ class TaskQueue(QueueView):
         try:
             with locked_file(self.folder / LOCK):
                 if not os.path.lexists(database):
-                    self._create(database)
+                    imported = create_store(database)
+                    if imported.added:
+                        self._notice(
+                            f"{self.folder / FILE} had no database beside it; its entries were "
+                            f"taken over: {len(imported.added):,}"
+                        )
         except OSError as error:
             raise RecordError(
                 f"{database}: the queue cannot be created: {error.strerror or error}"
             ) from error
         return QueueStore(database)
-
-    def _create(self, database: Path) -> None:
-        imported = create_store(database)
-        if imported.added:
-            count = len(imported.added)
-            self._notice(
-                f"{self.folder / FILE} had no database beside it; its entries were taken over: "
-                f"{count:,}"
-            )
 
     def _tell_of_unsigned(self, id: str) -> None:
         self._notice(

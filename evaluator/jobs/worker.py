@@ -88,15 +88,11 @@ class QueueWorker:
             elif until_empty and self._store.is_idle():
                 return
             else:
-                await self._wait()
-
-    async def _wait(self) -> None:
-        """Until an entry of this process ends, or for a moment, because other processes change the
-        queue too.
-        """
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._has_ended.wait(), _POLL_S)
-        self._has_ended.clear()
+                # Until an entry of this process ends, or for a moment, because other processes
+                # change the queue too.
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._has_ended.wait(), _POLL_S)
+                self._has_ended.clear()
 
     async def _work_on(self, claim: Claim) -> None:
         """Runs an attempt of the entry. In place of one that cannot be resumed, a new one begins at

@@ -157,7 +157,8 @@ def message_request(request: ModelRequest) -> dict[str, Any]:
     system = [block for m, found in pairs if m.role == "system" for block in found]
     turns: list[dict[str, Any]] = []
     others = (pair for pair in pairs if pair[0].role != "system")
-    for role, group in groupby(others, key=lambda pair: _role(pair[0])):
+    for is_answer, group in groupby(others, key=lambda pair: pair[0].role == "assistant"):
+        role = "assistant" if is_answer else "user"
         turns.append({"role": role, "content": [block for _, found in group for block in found]})
     body: dict[str, Any] = {
         "model": request.model.removeprefix(_PREFIX),
@@ -184,12 +185,6 @@ def message_request(request: ModelRequest) -> dict[str, Any]:
             for tool in request.tools
         ]
     return body
-
-
-def _role(message: Message) -> str:
-    if message.role == "assistant":
-        return "assistant"
-    return "user"
 
 
 def _text(text: str) -> dict[str, Any]:

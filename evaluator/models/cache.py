@@ -312,10 +312,13 @@ class ResponseCache:
             by_model: dict[str, ModelStats] = {}
             for model, usage, hits in connection.execute("SELECT model, usage, hits FROM response"):
                 before = by_model.get(model, ModelStats())
+                saved = Usage()
                 if hits:
-                    saved = _times(Usage.from_dict(json.loads(usage)), hits)
-                else:
-                    saved = Usage()
+                    counts: dict[str, Any] = {
+                        name: None if count is None else count * hits
+                        for name, count in Usage.from_dict(json.loads(usage)).to_dict().items()
+                    }
+                    saved = Usage(**counts)
                 by_model[model] = ModelStats(
                     before.entries + 1, before.hits + hits, misses=0, saved=before.saved + saved
                 )
@@ -363,10 +366,3 @@ class ResponseCache:
                 f"{self.path}: the cache cannot be read: {error}; delete the file to start again"
             )
             raise RecordError(message) from error
-
-
-def _times(usage: Usage, hits: int) -> Usage:
-    counts: dict[str, Any] = {
-        name: None if value is None else value * hits for name, value in usage.to_dict().items()
-    }
-    return Usage(**counts)

@@ -196,20 +196,11 @@ def error_in_body(
     if isinstance(status, str) and status.isdecimal() and len(status) == 3:
         status = int(status)
     if not isinstance(status, int) or isinstance(status, bool) or not 400 <= status <= 599:
-        status = _status_of(code)
+        status = next((status for pattern, status in _CODES if pattern.search(code)), 500)
     return failure(status, message, code=code, partial=partial, secrets=secrets)
 
 
-def _status_of(code: str) -> int:
-    """The status that the provider would have sent if its headers had not been sent before the
-    error.
-    """
-    for pattern, status in _CODES:
-        if pattern.search(code):
-            return status
-    return 500
-
-
+# The status that a provider would have sent if its headers had not been sent before the error.
 _CODES = (
     (Pattern(r"rate_limit|quota", "i"), 429),
     (Pattern(r"overloaded", "i"), 529),

@@ -184,9 +184,9 @@ def content_request(request: ModelRequest) -> dict[str, Any]:
     names: dict[str, str] = {}
     contents: list[dict[str, Any]] = []
     messages = [message for message in request.messages if message.role != "system"]
-    for role, group in groupby(messages, key=lambda message: _role(message)):
+    for is_answer, group in groupby(messages, key=lambda message: message.role == "assistant"):
         parts = [part for message in group for part in _parts(message, names)]
-        contents.append({"role": role, "parts": parts})
+        contents.append({"role": "model" if is_answer else "user", "parts": parts})
     settings: dict[str, Any] = {
         name: getattr(request, field)
         for field, name in _SETTINGS.items()
@@ -211,12 +211,6 @@ def content_request(request: ModelRequest) -> dict[str, Any]:
         ]
         body["tools"] = [{"functionDeclarations": functions}]
     return body
-
-
-def _role(message: Message) -> str:
-    if message.role == "assistant":
-        return "model"
-    return "user"
 
 
 def _parts(message: Message, names: dict[str, str]) -> list[dict[str, Any]]:

@@ -45,7 +45,7 @@ from evaluator.models.litellm_guard import (
     load_litellm,
     reason_of,
 )
-from evaluator.models.mistral_batches import MistralBatches
+from evaluator.models.openai_batches import MistralBatches
 from evaluator.models.prices import cost_usd
 from evaluator.models.prompt_cache import MARK, marked_places, needs_marks, text_blocks
 from evaluator.models.provider_batches import ProviderBatches

@@ -77,7 +77,8 @@ def provider_error(exc: Exception, secrets: Collection[str]) -> ProviderError:
         if isinstance(cause, ssl.SSLCertVerificationError) and reason:
             message = f"the server's certificate is refused: {clean(reason, secrets)}"
             return ProviderError(message, kind="connection")
-    names = _class_names(exc)
+    # Of the exception and its causes, with their bases.
+    names = {kind.__name__ for cause in causes(exc) for kind in type(cause).__mro__}
     status = getattr(exc, "status_code", None)
     # An answer with an error status is never a broken connection, even if the exception says so.
     answered = isinstance(status, int) and not names.isdisjoint(_ANSWERED)
@@ -108,11 +109,6 @@ def causes(exc: BaseException) -> Iterator[BaseException]:
             return
         yield cause
         cause = cause.__cause__ or cause.__context__
-
-
-def _class_names(exc: BaseException) -> set[str]:
-    """The class names of an exception and of its causes, with their bases."""
-    return {kind.__name__ for cause in causes(exc) for kind in type(cause).__mro__}
 
 
 def _provider_message(exc: BaseException) -> tuple[str, str]:

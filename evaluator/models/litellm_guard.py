@@ -222,8 +222,6 @@ class CallGuard:
         """Keeps the first refusal of the call."""
         if isinstance(refusal, str):
             refusal = ResponseRefused(refusal)
-        else:
-            refusal = refusal
         self.refused = self.refused or refusal
         self.failure = self.failure or refusal
         return refusal

@@ -75,7 +75,12 @@ def cost_usd(model: str, usage: Usage, *, is_batch: bool = False) -> float | Non
     """
     entry = _entry(model)
     if entry is not None and is_batch:
-        entry = _batch_entry(entry)
+        # The prices of the batch API, under the names of the others.
+        entry = {
+            key.removesuffix(_BATCHES): price
+            for key, price in entry.items()
+            if key.endswith(_BATCHES)
+        }
     if entry is None or usage.input_tokens is None or usage.output_tokens is None:
         return None
     tier = _tier(entry, usage.input_tokens)
@@ -169,13 +174,6 @@ def cache_prices(model: str) -> CachePrices | None:
         return None
     written = _price(entry, "cache_creation_input_token_cost", "", uncached)
     return CachePrices(uncached, read, written, _count(entry, "prompt_cache_min_tokens"))
-
-
-def _batch_entry(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`entry` with its prices of the batch API, under the names of the others."""
-    return {
-        key.removesuffix(_BATCHES): value for key, value in entry.items() if key.endswith(_BATCHES)
-    }
 
 
 def max_call_cost_usd(model: str) -> float | None:

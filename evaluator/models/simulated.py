@@ -349,9 +349,7 @@ def _made_up(request: ModelRequest, rng: random.Random) -> str:
     hints = request.hints
     prompt = next((m.content for m in reversed(request.messages) if m.role == "user"), "")
     topic = " ".join((hints.task or prompt).split())
-    if len(topic) <= 80:
-        topic = topic
-    else:
+    if len(topic) > 80:
         topic = topic[:79] + "…"
     if hints.output_type == "json":
         return json.dumps(synthesise(hints.schema, rng), ensure_ascii=False)

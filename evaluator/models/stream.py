@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from evaluator.errors import ProviderError
-from evaluator.models.backend import ModelResponse, ToolCall
+from evaluator.models.backend import ModelResponse
 from evaluator.models.chat_wire import (
     decode_json,
     join_parts,
@@ -240,11 +240,15 @@ class Assembly:
         """The whole response. Raises: ProviderError, when the stream ended before the model had."""
         if not self.finished or not self._has_choices:
             raise malformed("the stream ended before the answer did", partial=self.partial)
+        calls = sorted(self._calls.items())
         try:
             return respond(
                 self.partial,
                 reason=self._reason,
-                calls=self._tool_calls(),
+                calls=tuple(
+                    tool_call(i, call.id, name=call.name, arguments="".join(call.arguments))
+                    for i, call in calls
+                ),
                 reasoning="".join(self._thoughts),
                 refusal="".join(self._refusals),
                 usage=self._usage,
@@ -255,9 +259,3 @@ class Assembly:
         except ProviderError as exc:
             exc.partial = self.partial
             raise
-
-    def _tool_calls(self) -> tuple[ToolCall, ...]:
-        ordered = sorted(self._calls.items())
-        return tuple(
-            tool_call(i, c.id, name=c.name, arguments="".join(c.arguments)) for i, c in ordered
-        )

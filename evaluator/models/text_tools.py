@@ -365,14 +365,11 @@ def _unreadable(inside: str, start: int, end: int) -> _FoundCall:
     return _FoundCall(name[1] if name else UNREADABLE, inside.strip(), start=start, end=end)
 
 
-def _items(block: Block) -> list[Any]:
-    if isinstance(block.value, list):
-        return cast("list[Any]", block.value)
-    return [block.value]
-
-
 def _calls(block: Block, text: str, start: int, end: int) -> Iterator[_FoundCall]:
-    for item in _items(block) or [None]:
+    items = block.value
+    if not isinstance(items, list):
+        items = [items]
+    for item in cast("list[Any]", items) or [None]:
         name, arguments = _parts(item)
         if name is None:
             yield _unreadable(text[block.start : block.end], start, end=end)

@@ -220,7 +220,8 @@ class _Family:
                 return 0
             if time.monotonic() > give_up:
                 return max(found, 1)
-            _sleep_until_signal(wake, 0.002)
+            if select.select([wake], [], [], 0.002)[0]:
+                _drain(wake)
 
 
 def kill_descendants(root: int) -> int:
@@ -360,11 +361,6 @@ def _linger(control: int, wake: int, family: _Family) -> None:
         ready, _, _ = select.select([control, wake], [], [], remaining)
         if control in ready:
             return
-        _drain(wake)
-
-
-def _sleep_until_signal(wake: int, seconds: float) -> None:
-    if select.select([wake], [], [], seconds)[0]:
         _drain(wake)
 
 

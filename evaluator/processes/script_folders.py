@@ -206,7 +206,7 @@ def protected_paths(root: Path) -> list[Path]:
         except OSError:
             continue  # the script cannot enter it either
         entries += len(listed)
-        if folder != str(root) and _is_trusted_whole(folder, listed):
+        if folder != str(root) and _is_trusted_whole(listed):
             found.append(Path(folder))
             continue
         has_definition = folder == str(root) or any(
@@ -251,7 +251,7 @@ def _is_trusted(name: str, *, has_definition: bool) -> bool:
     return has_definition and (name.endswith(".py") or name in _OF_DEFINITION)
 
 
-def _is_trusted_whole(folder: str, listed: list[os.DirEntry[str]]) -> bool:
+def _is_trusted_whole(listed: list[os.DirEntry[str]]) -> bool:
     """Whether everything in a folder is believed: a store, a batch, task files, an environment."""
     for entry in listed:
         if entry.name in _STORES or entry.name == "pyvenv.cfg":

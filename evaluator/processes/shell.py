@@ -27,11 +27,7 @@ from evaluator.lazy_dataclass import frozen
 from evaluator.processes.sandboxes import MAX_PROCESSES, MEMORY_BYTES, NO_SANDBOX, Sandbox
 from evaluator.processes.script_folders import TemporaryFolder
 from evaluator.processes.scripts import ScriptResult, run_script
-from evaluator.processes.supervisor import (
-    decode_output,
-    flood_limit,
-    run_to_end,
-)
+from evaluator.processes.supervisor import decode_output, flood_limit, run_to_end
 
 TIMEOUT_S = 120.0
 _OUTPUT_BYTES = 50_000

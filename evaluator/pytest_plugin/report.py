@@ -5,7 +5,7 @@ shortened.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -40,20 +40,15 @@ def failure_report(result: BatchResult, command: str) -> str:
         f"threshold {_cut(str(threshold))}" for threshold in result.thresholds if not threshold.met
     ]
     for verdict, number in ((Verdict.FAILED, counts.failed), (Verdict.ERROR, counts.error)):
-        chosen = (each for each in result.results() if each.verdict is verdict)
-        lines += _listed(verdict, number, results=chosen)
+        if number:
+            lines.append(f"{verdict.value}:")
+            chosen = (each for each in result.results() if each.verdict is verdict)
+            for sample in islice(chosen, _SHOWN):
+                lines.append(f"  {_cut(name_of(sample))}: {_cut('; '.join(_reasons(sample)))}")
+        if number > _SHOWN:
+            lines.append(f"  and {number - _SHOWN:,} more")
     lines += [f"results: {result.folder}", f"resume with: {command}"]
     return "\n".join(lines)
-
-
-def _listed(verdict: Verdict, number: int, results: Iterable[SampleResult]) -> Iterator[str]:
-    if not number:
-        return
-    yield f"{verdict.value}:"
-    for result in islice(results, _SHOWN):
-        yield f"  {_cut(name_of(result))}: {_cut('; '.join(_reasons(result)))}"
-    if number > _SHOWN:
-        yield f"  and {number - _SHOWN:,} more"
 
 
 def sample_report(result: SampleResult) -> str:

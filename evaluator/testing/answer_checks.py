@@ -13,12 +13,7 @@ from evaluator.models.attachments import Attachment
 from evaluator.models.backend import Backend, Hints, Message, ToolCall
 from evaluator.models.structured import is_refusal
 from evaluator.testing.backend_case import KEY, TOOL, BackendCase, Checks, a_request
-from evaluator.testing.loopback import (
-    Answer,
-    chunk,
-    json_reply,
-    stream_reply,
-)
+from evaluator.testing.loopback import Answer, chunk, json_reply, stream_reply
 
 CHECKS = Checks()
 

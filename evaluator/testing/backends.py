@@ -13,10 +13,10 @@ or, all at once, `await check_backend(lambda base_url: MyBackend(base_url))`. Th
 
 from __future__ import annotations
 
-from evaluator.testing import answer_checks, failure_checks, stream_checks
+from evaluator.testing import answer_checks, failure_checks
 from evaluator.testing.backend_case import MODEL, Check, Factory
 
-CHECKS: tuple[Check, ...] = (*answer_checks.CHECKS, *failure_checks.CHECKS, *stream_checks.CHECKS)
+CHECKS: tuple[Check, ...] = (*answer_checks.CHECKS, *failure_checks.CHECKS)
 
 
 async def check_backend(factory: Factory, *, wire: bool = True, model: str = MODEL) -> None:

@@ -170,11 +170,10 @@ async def _preview_write(arguments: dict[str, Any], context: ToolContext) -> str
             f"replaces the file; it was {change.encoding_before.name} and will be "
             f"{change.encoding.name}"
         )
+    elif change.before != change.after:
+        does = "replaces the file"
     else:
-        if change.before != change.after:
-            does = "replaces the file"
-        else:
-            does = "replaces the file by the same text"
+        does = "replaces the file by the same text"
     return change.preview(does)
 
 

@@ -156,15 +156,12 @@ def _runner(
             return await value
         return value
 
-    if _is_async(target):
+    called = target
+    if not inspect.isroutine(target):
+        called = type(target).__call__
+    if inspect.iscoroutinefunction(called):
         return run_async
     return run_sync
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    if inspect.isroutine(function):
-        return inspect.iscoroutinefunction(function)
-    return inspect.iscoroutinefunction(type(function).__call__)
 
 
 def _annotations(

@@ -328,13 +328,10 @@ def compare_batches(a: Batch, b: Batch) -> list[dict[str, Any]]:
 
     Raises: as `numbers_data`.
     """
-    return [_compared(a, b, cells) for cells in _cells(a.cells, b.cells)]
-
-
-def _cells(a: Sequence[Cell], b: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
-    if len(a) == len(b) == 1:
-        return [(a[0], b[0])]
-    return [(cell, cell) for cell in a if cell in b]
+    pairs = [(cell, cell) for cell in a.cells if cell in b.cells]
+    if len(a.cells) == len(b.cells) == 1:
+        pairs = [(a.cells[0], b.cells[0])]
+    return [_compared(a, b, pair) for pair in pairs]
 
 
 def _compared(a: Batch, b: Batch, cells: tuple[Cell, Cell]) -> dict[str, Any]:

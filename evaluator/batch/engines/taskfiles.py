@@ -20,7 +20,7 @@ from pathlib import Path
 from evaluator import clock, disk, randomness
 from evaluator.batch.work import WorkItem, sample_label
 from evaluator.errors import RecordNotWritten, advice_on
-from evaluator.files.atomic import NEW_FILE, lock, try_lock
+from evaluator.files.atomic import NEW_FILE, lock, remove_if_free, try_lock
 from evaluator.files.open_below import open_private_folder
 from evaluator.lazy_dataclass import frozen
 from evaluator.record.segments import labels_of
@@ -67,7 +67,8 @@ def make_probe(folder: Path) -> Generator[Probe]:
     token = randomness.token_bytes(32)
     try:
         os.close(open_private_folder(folder))
-        _remove_stale_probes(folder)
+        for stale in folder.glob(f"{_PROBE}*"):
+            remove_if_free(stale)  # the process that makes one holds its lock
         fd = disk.open(path, NEW_FILE, 0o600)
     except OSError as error:
         raise _not_written(path, error) from error
@@ -87,18 +88,6 @@ def make_probe(folder: Path) -> Generator[Probe]:
 
 def _not_written(path: Path, error: OSError) -> RecordNotWritten:
     return RecordNotWritten(f"{path}: cannot be written: {error.strerror}; {advice_on(error)}")
-
-
-def _remove_stale_probes(folder: Path) -> None:
-    for path in folder.glob(f"{_PROBE}*"):
-        with suppress(OSError):
-            fd = disk.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                # The process that made it holds the lock.
-                if try_lock(fd):
-                    disk.unlink(path)
-            finally:
-                disk.close(fd)
 
 
 class OwnFolder:

@@ -117,7 +117,8 @@ def describe_html(text: str) -> Description:
     """Returns the title, the headings and the meta description."""
     text = _NOT_SHOWN.sub(" ", text[:LOOKED_AT_CHARS])
     found = [
-        (match.group(1).lower(), _plain(match.group(2))) for match in _HTML_HEADING.finditer(text)
+        (match.group(1).lower(), html.unescape(_TAG.sub("", match.group(2))))
+        for match in _HTML_HEADING.finditer(text)
     ]
     title = next((text for tag, text in found if tag == "title"), "")
     meta = _META.search(text)
@@ -127,10 +128,6 @@ def describe_html(text: str) -> Description:
         summary=title,
         headings=[html.unescape(meta.group(1)), *headings] if meta else headings,
     )
-
-
-def _plain(markup: str) -> str:
-    return html.unescape(_TAG.sub("", markup))
 
 
 def describe_notebook(text: str) -> Description:

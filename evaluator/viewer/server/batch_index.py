@@ -307,7 +307,8 @@ class BatchIndex:
         lines = self._folder.entries(text_end)
         while text_end < self.end and len(texts) < LINES:
             _, text_end, entry = next(lines)
-            texts.append((cast("int", self._keys.find(entry["key"])), _text_of(entry)))
+            text = "\n".join(_texts(entry.get(name) for name in _SEARCHED)).casefold()
+            texts.append((cast("int", self._keys.find(entry["key"])), text))
         with self.lock:
             self._texts.add(texts)
             self._text_end = text_end
@@ -524,10 +525,6 @@ def _fields_of(entry: Mapping[str, Any]) -> dict[str, Any]:
     if entry["target"] is not None:
         found["target"] = entry["target"]
     return found | {f"meta.{name}": value for name, value in entry["metadata"].items()}
-
-
-def _text_of(entry: Mapping[str, Any]) -> str:
-    return "\n".join(_texts(entry.get(name) for name in _SEARCHED)).casefold()
 
 
 def _texts(values: Iterable[Any]) -> list[str]:

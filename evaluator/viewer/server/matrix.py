@@ -15,13 +15,7 @@ from urllib.parse import parse_qsl
 
 from evaluator.lazy_dataclass import frozen
 from evaluator.viewer.json_form import Query
-from evaluator.viewer.server.batch_index import (
-    COLUMNS,
-    UNKNOWN,
-    VERDICTS,
-    BatchIndex,
-    Group,
-)
+from evaluator.viewer.server.batch_index import COLUMNS, UNKNOWN, VERDICTS, BatchIndex, Group
 
 CHIPS = (
     "all",

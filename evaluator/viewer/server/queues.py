@@ -214,6 +214,9 @@ def background_tasks(state: State) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _row(folder: str, task: BackgroundTask) -> dict[str, Any]:
+    duration_s: float | None = None
+    if task.started_at is not None:
+        duration_s = (clock.wall() if task.ended_at is None else task.ended_at) - task.started_at
     return {
         "id": task.id,
         "href": f"/background/{folder}/{task.id}",
@@ -223,7 +226,7 @@ def _row(folder: str, task: BackgroundTask) -> dict[str, Any]:
         "type": TYPES[task.type],
         "description": task.description,
         "created": _minute(task.created_at),
-        "duration_s": _duration(task),
+        "duration_s": duration_s,
         "input_tokens": task.input_tokens,
         "output_tokens": task.output_tokens,
         "reason": task.reason,
@@ -281,12 +284,6 @@ def kill_task(state: State, query: Query) -> str:
     folder = state.project.find("background", query["folder"])
     with_tasks(folder, lambda tasks: tasks.kill(query["task"], _REASON, KILL_WAIT_S))
     return f"/background/{query['folder']}/{query['task']}"
-
-
-def _duration(task: BackgroundTask) -> float | None:
-    if task.started_at is None:
-        return None
-    return (clock.wall() if task.ended_at is None else task.ended_at) - task.started_at
 
 
 def _minute(seconds: float) -> str:

@@ -228,7 +228,12 @@ def _hits(state: State, text: str) -> Iterator[dict[str, Any]]:
         if text in f"{row['name']} {row['description']}".casefold()
     ]
     yield {"title": "Templates", "hits": templates[:MAX_HITS]}
-    yield {"title": "Queue", "hits": list(islice(_entry_hits(state, text), MAX_HITS))}
+    queued = (
+        _hit(href, entry.id, entry.description[:MAX_CARD_CHARS])
+        for href, entry in _entries(state)
+        if text in f"{entry.id} {entry.description}".casefold()
+    )
+    yield {"title": "Queue", "hits": list(islice(queued, MAX_HITS))}
     tasks = [
         _hit(task["href"], task["id"], task["description"])
         for task in background_tasks(state)[0]
@@ -253,9 +258,3 @@ def _sample_hits(state: State, entry: BatchEntry, text: str) -> dict[str, Any]:
         hits.append(_hit(href, result.title, result.content[:MAX_CARD_CHARS]))
     more = f"/batch/{entry.id}?{urlencode({'text': text})}"
     return {"title": f"Samples of {entry.name}", "hits": hits, "more": more, "count": len(samples)}
-
-
-def _entry_hits(state: State, text: str) -> Iterator[dict[str, Any]]:
-    for href, entry in _entries(state):
-        if text in f"{entry.id} {entry.description}".casefold():
-            yield _hit(href, entry.id, entry.description[:MAX_CARD_CHARS])
