@@ -50,12 +50,13 @@ def _run() -> None:
 
 
 def _end_process(code: object) -> None:
-    """Ends the process without freeing its objects, which takes 10 ms after a run. What is
-    registered for the end of the process runs before.
+    """Ends the process without freeing its objects, which takes 10 ms after a run. What Python does
+    at its end happens before: it waits for threads and for the work of pools, which may run in
+    daemon threads, and runs what is registered for the end of the process.
 
     Returns if Python has more to do: a program around the command, as a profiler or a debugger is,
-    threads to wait for, output that cannot be written, a prompt (`python -i`), and databases, which
-    remove their files when they are closed.
+    output that cannot be written, a prompt (`python -i`), and databases, which remove their files
+    when they are closed.
     """
     import atexit
     import os
@@ -66,12 +67,10 @@ def _end_process(code: object) -> None:
         if caller.f_code.co_name != "<module>" and caller.f_code.co_filename != "<frozen runpy>":
             return
         caller = caller.f_back
-    has_more = (
-        any(not thread.daemon for thread in threading.enumerate()[1:])
-        or any(name in sys.modules for name in ("sqlite3", "apsw", "multiprocessing"))
-        or bool(sys.flags.inspect)
-    )
-    if has_more or not isinstance(code, int):
+    if sys.flags.inspect or not isinstance(code, int):
+        return
+    threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]
+    if any(name in sys.modules for name in ("sqlite3", "apsw", "multiprocessing")):
         return
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
     try:

@@ -94,6 +94,32 @@ def test_a_command_ends_without_freeing_objects_unless_a_database_may_be_open(mo
     assert ("freed" in ran.stderr) is (module == "sqlite3")
 
 
+@pytest.mark.parametrize("is_daemon", [True, False])
+def test_a_command_ends_after_the_work_of_a_pool_that_a_daemon_thread_has_started(
+    is_daemon: bool,
+) -> None:
+    """The threads of such a pool are daemon threads too."""
+    program = (
+        "import os, sys, threading, time\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from evaluator.__main__ import main\n"
+        "has_begun, ends = threading.Event(), threading.Event()\n"
+        "threading._register_atexit(ends.set)\n"
+        "def work():\n"
+        "    has_begun.set()\n"
+        "    ends.wait()\n"
+        "    os.write(1, b'work done\\n')\n"
+        "def start():\n"
+        "    ThreadPoolExecutor(1).submit(work)\n"
+        f"threading.Thread(target=start, daemon={is_daemon}).start()\n"
+        "has_begun.wait()\n"
+        "sys.argv = ['evaluator', 'templates', '--nothing']\n"
+        "main()"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (2, "work done\n"), ran.stderr
+
+
 def test_a_program_around_the_command_continues_after_it() -> None:
     """A profiler that uses `sys.monitoring` is such a program."""
     program = (
