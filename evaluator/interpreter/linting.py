@@ -116,7 +116,23 @@ class Linter:
                 earlier = (node, [*found, *_of_models(node, self._profiles)])
             nodes[id(node)] = earlier
         self._nodes = nodes
-        return list(dict.fromkeys(d for _, found in nodes.values() for d in found))
+        unused = _unused_shipped(library)
+        # What this machine lacks for a shipped template concerns only those who use it.
+        return list(
+            dict.fromkeys(
+                diagnostic
+                for node, diagnostics in nodes.values()
+                for diagnostic in diagnostics
+                if diagnostic.code != "sandbox" or id(node) not in unused
+            )
+        )
+
+
+def _unused_shipped(library: TemplateLibrary) -> set[int]:
+    """The ids of the nodes of shipped templates that no other template of `library` calls."""
+    own = library.own
+    used = {*own, *(called for name in own for called in library.called_by(name))}
+    return {id(t.node) for name, t in library.templates.items() if name not in used}
 
 
 @frozen
