@@ -114,6 +114,7 @@ class Snapshot:
     `rate` is results per second over the last half minute; `eta_s` seconds to the end at that rate,
     None if unknown. `usage` is this session's, judges included; its cost is None once the cost of
     one call is unknown. `known_usage` is the sum of the known figures, a lower bound.
+    `interrupted_calls`, as in `SampleResult`, are in neither.
     `cost_left_usd` and `time_left_s` are what the rest is expected to take, None while too few
     results are there to tell. `silent` are worker processes without a sign of life.
     """
@@ -128,6 +129,7 @@ class Snapshot:
     eta_s: float | None
     usage: Usage
     cached_calls: int = 0
+    interrupted_calls: int = 0
     endpoints: tuple[EndpointStatus, ...] = ()
     cost_left_usd: Remaining | None = None
     time_left_s: Remaining | None = None
@@ -164,6 +166,7 @@ class Tally:
     verdicts: Counter[str] = field(default_factory=Counter[str])
     errors: Counter[str] = field(default_factory=Counter[str])
     cached_calls: int = 0
+    interrupted_calls: int = 0
     started: float = 0.0
     _used: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
     _known: Counter[str] = field(default_factory=Counter[str])
@@ -201,6 +204,7 @@ class Tally:
         self._costs.add(cost)
         self._durations.add(result["duration_s"])
         self.cached_calls += result["cached_calls"]
+        self.interrupted_calls += result["interrupted_calls"]
 
     @property
     def usage(self) -> Usage:
@@ -263,6 +267,7 @@ class Tally:
             eta_s=eta_s,
             usage=self.usage,
             cached_calls=self.cached_calls,
+            interrupted_calls=self.interrupted_calls,
             endpoints=endpoints,
             cost_left_usd=cost_left,
             time_left_s=time_left,
@@ -482,9 +487,9 @@ def _error_kinds(snapshot: Snapshot) -> str:
 def figures(snapshot: Snapshot) -> list[str]:
     """Rate, time, tokens, cost and calls, a text each."""
     usage = snapshot.usage
-    if usage.input_tokens is None or usage.output_tokens is None:
+    if usage.input_tokens is None or usage.output_tokens is None or snapshot.interrupted_calls:
         known = snapshot.known_usage
-        tokens = _at_least((known.input_tokens or 0) + (known.output_tokens or 0), "{:,}")
+        tokens = at_least((known.input_tokens or 0) + (known.output_tokens or 0), "{:,}")
     else:
         tokens = f"{usage.input_tokens + usage.output_tokens:,}"
     parts = [
@@ -530,6 +535,8 @@ def figures(snapshot: Snapshot) -> list[str]:
     parts += [f"held {ceil(seconds):,} s by {visible(host)}" for host, seconds in held.items()]
     if snapshot.cached_calls:
         parts.append(f"{snapshot.cached_calls:,} from the cache")
+    if snapshot.interrupted_calls:
+        parts.append(f"{snapshot.interrupted_calls:,} repeated after a kill")
     return parts + [str(process) for process in snapshot.silent]
 
 
@@ -545,8 +552,8 @@ def _time_left_text(snapshot: Snapshot) -> str:
 
 def _cost_text(snapshot: Snapshot) -> str:
     cost = snapshot.usage.cost_usd
-    if cost is None:
-        return _at_least(snapshot.known_usage.cost_usd, "${:,.4f}")
+    if cost is None or snapshot.interrupted_calls:
+        return at_least(snapshot.known_usage.cost_usd, "${:,.4f}")
     text = f"${cost:,.4f}"
     left = snapshot.cost_left_usd
     if left is not None and left.high:
@@ -554,7 +561,7 @@ def _cost_text(snapshot: Snapshot) -> str:
     return text
 
 
-def _at_least(known: float | None, form: str) -> str:
+def at_least(known: float | None, form: str) -> str:
     """A figure that is not known in full: its known part, "?" where nothing is known."""
     if not known:
         return form.partition("{")[0] + "?"

@@ -245,6 +245,8 @@ class SampleResult:
     batch compares. `duration_s` is seconds from the start of the task to its end, without scoring
     and without waiting for the rate limiter; `started` is an ISO time, UTC. `usage` is the task's
     own, without its scorers'. `cached_calls` were answered by the cache and cost nothing.
+    `interrupted_calls` were in flight when an earlier process ended: they may be billed, and
+    `usage` does not have them.
     `task_file` is relative to the batch's folder. `parts` are the hashes that `identity` was made
     of, `scored_by` is the hash of the scorers; with them a later session finds out what has
     changed.
@@ -271,6 +273,7 @@ class SampleResult:
     task_id: int | None = None
     task_file: str | None = None
     cached_calls: int = 0
+    interrupted_calls: int = 0
     warnings: tuple[str, ...] = ()
     parts: Mapping[str, str] = field(default_factory=dict[str, str])
     scored_by: str = ""

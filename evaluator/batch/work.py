@@ -162,6 +162,18 @@ class _Templates(dict[str, _Template]):
 
 
 @dataclass(slots=True)
+class _Judges:
+    """The evaluations that the scorers of a sample asked for: the errors of those whose calls were
+    rejected; the tasks of the others, and of those that are parked, by label; and their calls that
+    were in flight when an earlier process ended.
+    """
+
+    rejected: list[TaskError] = field(default_factory=list[TaskError])
+    completed: dict[str, int] = field(default_factory=dict[str, int])
+    interrupted_calls: int = 0
+
+
+@dataclass(slots=True)
 class Worker:
     """Evaluates and judges.
 
@@ -219,9 +231,10 @@ class Worker:
             answer = self._answer_of(work, outcome, failure)
         parsed = None
         scores: dict[str, Score] = {}
+        judges = _Judges()
         if isinstance(answer, TaskResult):
             parsed = answer.parsed_content
-            found = await self._scores(work, answer, outcome)
+            found = await self._scores(work, answer, outcome, judges)
             if isinstance(found, WorkResult):
                 return found
             scores = found
@@ -252,6 +265,7 @@ class Worker:
             task_id=outcome.task_id,
             task_file=task_file,
             cached_calls=notes.get("cached_calls", 0),
+            interrupted_calls=notes.get("interrupted_calls", 0) + judges.interrupted_calls,
             warnings=tuple(map(str, notes.get("warnings", ()))),
         )
         return WorkResult(work, made)
@@ -281,20 +295,16 @@ class Worker:
         return outcome, started, max(0.0, clock.monotonic() - began - waited_s)
 
     async def _scores(
-        self, work: WorkItem, answer: TaskResult, outcome: Outcome
+        self, work: WorkItem, answer: TaskResult, outcome: Outcome, judges: _Judges
     ) -> dict[str, Score] | WorkResult:
         """The scores of an answer by name, except those that it keeps; or why it stays pending."""
         scores: dict[str, Score] = {}
         has_error = False
-        rejected: list[TaskError] = []
-        judged: dict[str, int] = {}
         for scorer, names in self._scorers:
             if work.keeps and all(name in work.keeps for name in names):
                 continue
             try:
-                scored = self._scored(
-                    work, scorer, outcome=answer, rejected=rejected, completed=judged
-                )
+                scored = self._scored(work, scorer, outcome=answer, judges=judges)
                 found = await run_scores(scorer, scored)
             except MachineError as error:
                 return WorkResult(work, None, pending=f"scorer {scorer.name!r}: {error}")
@@ -302,11 +312,11 @@ class Worker:
             for name, score in found.items():
                 has_error = has_error or bool(score.error)
                 scores[name] = score.judged(self.versions.get(name, ""), at)
-        if rejected:
+        if judges.rejected:
             # A judge is missing, whatever the scorer returned.
-            if all(isinstance(error.cause, CallParked) for error in rejected):
-                return self._parked(work, outcome, judged)
-            return WorkResult(work, None, pending=rejected[0].message)
+            if all(isinstance(error.cause, CallParked) for error in judges.rejected):
+                return self._parked(work, outcome, judges.completed)
+            return WorkResult(work, None, pending=judges.rejected[0].message)
         if has_error:
             reason = self.budget_ended()
             if reason is not None:
@@ -478,12 +488,9 @@ class Worker:
         work: WorkItem,
         scorer: Scorer,
         outcome: TaskResult,
-        rejected: list[TaskError],
-        completed: dict[str, int],
+        judges: _Judges,
     ) -> ScorerInput:
-        """What the scorer sees. Judges whose calls were rejected are added to `rejected`, the tasks
-        of others, and of those that are parked, by label to `completed`.
-        """
+        """What the scorer sees; what it evaluates is added to `judges`."""
         calls = count(1)
 
         async def evaluate(template: str, inputs: Mapping[str, Any], **options: Any) -> Outcome:
@@ -509,11 +516,12 @@ class Worker:
                     handler=work.variant.handler,
                 )
             if isinstance(judged, TaskError) and _rejection(judged) is not None:
-                rejected.append(judged)
+                judges.rejected.append(judged)
                 if not isinstance(judged.cause, CallParked):
                     return judged
             if judged.task_id is not None:
-                completed[label] = judged.task_id
+                judges.completed[label] = judged.task_id
+            judges.interrupted_calls += judged.notes.get("interrupted_calls", 0)
             return judged
 
         return ScorerInput(
@@ -543,7 +551,11 @@ def earlier_outcome(result: SampleResult, recording: Recording | None) -> Outcom
         return _recorded_outcome(recording)
     if result.failure is None:
         return TaskResult(
-            Status.COMPLETE, result.content, parsed_content=result.parsed, usage=result.usage
+            Status.COMPLETE,
+            result.content,
+            parsed_content=result.parsed,
+            usage=result.usage,
+            notes={"interrupted_calls": result.interrupted_calls},
         )
     return replace(error_of(result.failure, result.usage), content=result.content)
 

@@ -41,7 +41,7 @@ def status(folder: Path, as_json: bool) -> None:
 
 
 def _lines_of(status: BatchStatus) -> list[str]:
-    from evaluator.batch.progress import SilentProcess
+    from evaluator.batch.progress import SilentProcess, at_least
 
     total = "?"
     if status.total is not None:
@@ -58,7 +58,10 @@ def _lines_of(status: BatchStatus) -> list[str]:
         lines.append("limits: " + ", ".join(f"{name}={value:g}" for name, value in limits.items()))
     if usage := progress.get("usage"):
         cost = usage.get("cost_usd")
-        shown = "$?" if cost is None else f"${cost:,.4f}"
+        if cost is None or progress.get("interrupted_calls"):
+            shown = at_least(progress.get("known_usage", {}).get("cost_usd"), "${:,.4f}")
+        else:
+            shown = f"${cost:,.4f}"
         lines.append(f"{shown}, {progress['in_flight']} in flight, {progress['rate']:,.1f}/s")
     with suppress(TypeError, ValueError):  # the progress of another version
         lines += [str(SilentProcess(**process)) for process in progress.get("silent", ())]

@@ -161,6 +161,8 @@ def _shown(outcome: Outcome) -> dict[str, object]:
         cost = None
     else:
         cost = f"${usage.cost_usd:.4f}"
+        if notes.get("interrupted_calls"):
+            cost = f"at least {cost}"
     return {
         "template": notes.get("template"),
         "models": ", ".join(notes.get("models", ())),

@@ -133,6 +133,13 @@ def is_simulated_model(label: str) -> bool:
     return _of_prefix(label).origin == "simulated"
 
 
+def is_free_model(label: str) -> bool:
+    """Whether the label of a model says that its answers cost nothing: they are simulated or
+    replayed.
+    """
+    return _of_prefix(label).origin != "provider"
+
+
 def declaration_for(model: str, config: HandlerConfig, explicit: str | None) -> BackendDeclaration:
     """The declaration of the backend that answers for `model`; `explicit`: the model that the
     caller named, if any.

@@ -291,6 +291,7 @@ def _report_task(span: _OtelSpan, outcome: Outcome) -> None:
         {
             "gen_ai.request.model": notes.get("model"),
             "evaluator.cached_calls": notes.get("cached_calls"),
+            "evaluator.interrupted_calls": notes.get("interrupted_calls"),
             **_usage(outcome.usage),
         }
     )

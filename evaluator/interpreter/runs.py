@@ -34,6 +34,7 @@ from evaluator.errors.results import (
     Usage,
     outcome_from_dict,
 )
+from evaluator.handler.backends import is_free_model
 from evaluator.interpreter.failures import to_task_error
 from evaluator.interpreter.frame import (
     DEFAULT_MAX_DEPTH,
@@ -188,11 +189,16 @@ def _complete(run: Run, outcome: Outcome, steps: StepLog) -> Outcome:
     if isinstance(earlier, ResumedSteps):
         for usage in earlier.unused_usage():
             budget.charge(Usage.from_dict(usage))
+    if earlier is not None:
+        models = earlier.interrupted_calls()
+        budget.count_interrupted(sum(not is_free_model(model) for model in models))
     notes: dict[str, Any] = {**outcome.notes}
     if run.warnings:
         notes["warnings"] = [*run.warnings, *notes.get("warnings", ())]
     if budget.cached_calls:
         notes["cached_calls"] = budget.cached_calls
+    if budget.interrupted_calls:
+        notes["interrupted_calls"] = budget.interrupted_calls
     waited_s = budget.waited_s()
     if waited_s >= _MIN_NOTED_WAIT_S:
         notes["waited_s"] = round(waited_s, 3)
@@ -296,6 +302,7 @@ async def _use_recorded(run: Run, recording: Recording) -> Outcome:
         for model in outcome.notes.get("models", ()):
             caller.budget.add_model(model)
         caller.budget.count_cached(outcome.notes.get("cached_calls", 0))
+        caller.budget.count_interrupted(outcome.notes.get("interrupted_calls", 0))
     if recording.header is not None and recording.summary is not None and run.parent is not None:
         link = await _begin_link(run, run.parent.steps, TaskId(recording.header.task_id))
         if link is not None:

@@ -120,7 +120,8 @@ class Budget:
     `owner` names the scope in messages. `has_cost_limit` is about this scope and those above.
     `partial` is the last text that a model gave in this scope, for a task that fails;
     `maybe_billed` says that a call ended without an answer; `cached_calls` counts the calls that
-    the response cache answered; `refused` is why a limiter rejected a call or this machine cannot
+    the response cache answered, `interrupted_calls` those that were in flight when an
+    earlier process ended; `refused` is why a limiter rejected a call or this machine cannot
     continue, and ends the whole scope. `models` are those that answered, in order. `warnings` has
     one for each limit that is used to 80 %. Not thread-safe: one event loop.
     """
@@ -133,6 +134,7 @@ class Budget:
         "_started",
         "cached_calls",
         "has_cost_limit",
+        "interrupted_calls",
         "max_cost_usd",
         "max_turns",
         "maybe_billed",
@@ -166,6 +168,7 @@ class Budget:
         self.partial = ""
         self.maybe_billed = False
         self.cached_calls = 0
+        self.interrupted_calls = 0
         self.refused: CallRejected | MachineError | None = None
         self.warnings: dict[str, str] = {}
         self.models: dict[str, None] = {}
@@ -261,6 +264,13 @@ class Budget:
         """Adds to `cached_calls` here and above."""
         for scope in (self, *self._above):
             scope.cached_calls += calls
+
+    def count_interrupted(self, calls: int) -> None:
+        """Adds to `interrupted_calls` here and above. No limit counts them: what they cost, if
+        anything, is not known, and a run that was killed has the same limits as another.
+        """
+        for scope in (self, *self._above):
+            scope.interrupted_calls += calls
 
     def add_model(self, model: str) -> None:
         """Adds to `models` here and above."""

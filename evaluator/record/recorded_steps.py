@@ -32,8 +32,11 @@ from typing import Any, Literal, Self
 from evaluator.errors import RecordError, RecordIncomplete, StepChanged, StepUnfinished
 from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.record.grammar import content_text
+from evaluator.record.journal import IN_FLIGHT
 from evaluator.record.steps import (
+    CANCELLED,
     DENIED,
+    FAILED,
     NEXT,
     NOT_RUN,
     TIMEOUT,
@@ -175,6 +178,12 @@ class RecordedSteps:
         )
         return [number for number in map(self.child_id, paths) if number is not None]
 
+    def interrupted_calls(self) -> list[str]:
+        """The model of each call that was in flight when a process ended, or was cut off: it may be
+        billed, and its usage is not recorded.
+        """
+        return [step.start.name for step in self.recording.steps if _is_interrupted_call(step)]
+
     def child_id(self, path: str) -> int | None:
         """The task of the subtask step at `path`."""
         numbers = (step.subtask_id for step in reversed(self._at.get(path, ())))
@@ -250,6 +259,17 @@ def _is_in_doubt(step: Step) -> bool:
         step.status == "failed" and step.start.kind == "script" and step.end and step.end.output
     )
     return step.status in ("running", "aborted") or bool(was_stopped)
+
+
+def _is_interrupted_call(step: Step) -> bool:
+    start = step.start
+    if start.kind != "model" or start.custom_id is not None:
+        return False
+    if step.end is None:
+        return True
+    if step.status != "aborted" or step.end.usage is not None:
+        return False
+    return step.end.error == IN_FLIGHT or step.end.reason_word in (CANCELLED, FAILED, TIMEOUT)
 
 
 class ResumedSteps(RecordedSteps):

@@ -228,6 +228,7 @@ def result_data(result: SampleResult, href: str | None) -> dict[str, Any]:
         "task": result.task_id,
         "href": href,
         "cached_calls": result.cached_calls,
+        "interrupted_calls": result.interrupted_calls,
         "warnings": result.warnings,
         "identity": result.identity,
     }

@@ -55,6 +55,7 @@ def test_of_240_flipped_bits_none_changes_the_numbers_silently(
     [
         {"cached_calls": "two"},
         {"cached_calls": 2.5},
+        {"interrupted_calls": "two"},
         {"duration_s": 10**400},
         {"epoch": [1]},
         {"usage": {"cost_usd": "free"}},
@@ -82,8 +83,9 @@ def test_a_line_with_a_checksum_that_is_not_a_result_is_refused_by_its_number(
         open_batch(path.parent).summarise()
     with pytest.raises(RecordError, match=r"results\.jsonl:4: (Type|Overflow)Error"):
         run(resume=True)
-    write({"cached_calls": 2})
-    assert run(resume=True).summary.spending.cached_calls == 2
+    write({"cached_calls": 2, "interrupted_calls": 3})
+    spending = run(resume=True).summary.spending
+    assert (spending.cached_calls, spending.interrupted_calls) == (2, 3)
 
 
 def edit_score(path: Path) -> None:

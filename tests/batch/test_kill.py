@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from evaluator import TaskStore
 from evaluator.batch import open_batch
 from tests.batch.killing import PROFILE, QUIZ, KillingServer
 from tests.cli.conftest import PROGRAM
@@ -110,9 +111,42 @@ def test_killed_again_and_again_it_ends_as_if_nothing_had_happened(
     assert contents(tmp_path / "killed") == expected
     repeated = server.posts - ROWS * calls_a_row
     assert len(server.asked) == ROWS * calls_a_row
+    # A call in flight may be billed too, which the amounts do not contain: they are lower bounds.
+    whole = open_batch(tmp_path / "whole").summarise()
+    resumed = open_batch(tmp_path / "killed").summarise()
+    interrupted = resumed.spending.interrupted_calls
+    assert whole.spending.interrupted_calls == 0 and "in flight" not in whole.to_text()
+    assert repeated <= interrupted <= killed * CONCURRENCY
+    assert f"({interrupted} calls were in flight when a process ended" in resumed.to_text()
+    assert "tokens: at least" in resumed.to_text()
     assert repeated <= killed * CONCURRENCY, f"{repeated} calls were repeated after {killed} kills"
     assert run(tmp_path, server, template, "killed", None, after) == 0
     assert server.posts == ROWS * calls_a_row + repeated
+
+
+@pytest.mark.timeout(300)
+def test_a_killed_task_says_how_many_calls_may_be_billed_too(
+    server: KillingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVALUATOR_TRUST", str(tmp_path))
+    write(tmp_path, server.server_port)
+    library = ("--library", "quiz.xml")
+    begin = ["run", "--template", "twice", "-i", "question=four", "--handler", "wire", *library]
+    resume = ["tasks", "resume", "1", *library]
+    for arguments, kill_at in ((begin, 2), (resume, 1), (resume, None)):
+        with server.lock:
+            server.kill_at = None if kill_at is None else server.posts + kill_at
+            process = subprocess.Popen(
+                [PROGRAM, *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+            server.victim = process.pid
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == (0 if kill_at is None else -9), (out, err)
+    assert server.posts == 4
+    recording = TaskStore(tmp_path / "tasks").read(1)
+    assert recording.summary is not None and recording.summary.result is not None
+    assert recording.summary.result["usage"]["turns"] == 2
+    assert recording.summary.result["notes"]["interrupted_calls"] == 2
 
 
 @pytest.mark.timeout(300)

@@ -126,6 +126,28 @@ def test_the_last_result_of_a_sample_counts_and_the_cost_of_earlier_runs_is_sepa
     assert "earlier runs, in addition: cost: $0.5000" in summary.to_text()
 
 
+def test_with_calls_that_may_be_billed_in_addition_the_cost_is_a_lower_bound() -> None:
+    known = a_result("x", "passed", usage=Usage(10, 1, cost_usd=0.5))
+    resumed = a_result("y", "passed", usage=Usage(10, 1, cost_usd=0.25), interrupted_calls=2)
+    summary = summarise([known, resumed])
+    assert summary.spending.interrupted_calls == 2 and summary.spending.cost_usd.total == 0.75
+    text = summary.to_text()
+    assert (
+        "cost: at least $0.7500 (2 calls were in flight when a process ended and may be billed too)"
+        in text
+    )
+    assert "tokens: at least 20 in, 2 out" in text
+    assert "cost: $0.5000\n" in summarise([known]).to_text()
+
+
+def test_interrupted_calls_of_replaced_results_are_separate() -> None:
+    first = a_result("x", "error", usage=Usage(cost_usd=0.5), started="a", interrupted_calls=1)
+    summary = summarise([first, a_result("x", "passed", started="b")])
+    assert summary.spending.interrupted_calls == 0 and summary.replaced_spending is not None
+    assert summary.replaced_spending.interrupted_calls == 1
+    assert "in addition: cost: at least $0.5000 (1 call was in flight" in summary.to_text()
+
+
 def test_a_result_that_is_scored_again_is_paid_for_once() -> None:
     first = a_result("x", "failed", usage=Usage(cost_usd=0.5))
     summary = summarise([first, replace(first, verdict=Verdict.PASSED)])

@@ -287,6 +287,7 @@ _COUNTED = (
     "started",
     "task_id",
     "cached_calls",
+    "interrupted_calls",
 )
 _OF_SAMPLE = ("inputs", "target", "metadata")
 

@@ -240,6 +240,8 @@ def _properties(result: SampleResult) -> Iterator[tuple[str, str]]:
             yield f"score.{name}", repr(score.value)
     if result.usage.cost_usd is not None:
         yield "cost_usd", repr(result.usage.cost_usd)
+    if result.interrupted_calls:
+        yield "interrupted_calls", str(result.interrupted_calls)
     if result.task_file is not None:
         yield "task_file", result.task_file
 

@@ -65,12 +65,20 @@ _KIND_OF: dict[str, Kind] = {
     "duration_s": "float",
     "started": "time",
     "cached_calls": "int",
+    "interrupted_calls": "int",
     "task_id": "int",
     "task_file": "text",
     "warnings": "text",
 }
 _FIRST = ("identity", "sample_id", "place", "epoch", "template", "variant", "model", "verdict")
-_LAST = ("duration_s", "started", "cached_calls", "task_id", "task_file")
+_LAST = (
+    "duration_s",
+    "started",
+    "cached_calls",
+    "interrupted_calls",
+    "task_id",
+    "task_file",
+)
 _SECTIONS = ("score.", "label.", "input.", "target", "metadata.")
 _EXACT = 2**53
 _WIDE = 2**63

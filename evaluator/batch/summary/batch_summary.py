@@ -225,8 +225,12 @@ def spending_lines(spending: Spending) -> Iterable[str]:
         cached = f", {spending.cached_calls:,} calls from the cache"
     else:
         cached = ""
+    if spending.interrupted_calls:
+        bound = "at least "
+    else:
+        bound = ""
     yield (
-        f"tokens: {_tokens(spending.input_tokens)} in, {_tokens(spending.output_tokens)} "
+        f"tokens: {bound}{_tokens(spending.input_tokens)} in, {_tokens(spending.output_tokens)} "
         f"out{cached}"
     )
     sent = spending.input_tokens
@@ -239,12 +243,17 @@ def spending_lines(spending: Spending) -> Iterable[str]:
 
 
 def cost_line(spending: Spending) -> str:
+    interrupted = spending.interrupted_calls
     scoring = spending.scoring_cost_usd
     if scoring.total == 0:
         scoring_cost = ""
     else:
-        scoring_cost = f", and scoring {_money(scoring)}"
-    return f"cost: {_money(spending.cost_usd)}{scoring_cost}"
+        scoring_cost = f", and scoring {_money(scoring, is_bound=interrupted > 0)}"
+    line = f"cost: {_money(spending.cost_usd, is_bound=interrupted > 0)}{scoring_cost}"
+    if interrupted:
+        what = "1 call was" if interrupted == 1 else f"{interrupted:,} calls were"
+        line += f" ({what} in flight when a process ended and may be billed too)"
+    return line
 
 
 def duration_line(found: Percentiles) -> str:
@@ -257,9 +266,11 @@ def duration_line(found: Percentiles) -> str:
     return f"duration: {shown}, of {found.n:,}"
 
 
-def _money(amount: Amount) -> str:
+def _money(amount: Amount, *, is_bound: bool = False) -> str:
+    """The amount in dollars; `is_bound`: it is a lower bound, also where it is known for all."""
     if amount.known_for == amount.of:
-        return f"${amount.known:.4f}"
+        bound = "at least " if is_bound else ""
+        return f"{bound}${amount.known:.4f}"
     if not amount.known_for:
         return f"unknown for all {amount.of:,} results"
     return f"at least ${amount.known:.4f}, known for {amount.known_for:,} of {amount.of:,} results"

@@ -297,6 +297,7 @@ class Columns:
         self.error = self._column("h")
         self.targets = self._column("b")
         self.cached_calls = self._column("i")
+        self.interrupted_calls = self._column("i")
         self.duration = self._column("f")
         self.used = {name: self._column("d") for name in _DOLLARS}
         self.used |= {name: self._column("i") for name in _TOKENS}
@@ -317,6 +318,7 @@ class Columns:
         self._group_name = group_by
         self._replaced = {name: self._column(column.typecode) for name, column in self.used.items()}
         self._replaced_cached = 0
+        self._replaced_interrupted = 0
         self._left_out = Interner()
         self._left_out_runs = self._column("i")
         self._run = self._column("i")
@@ -329,6 +331,7 @@ class Columns:
             self.error,
             self.targets,
             self.cached_calls,
+            self.interrupted_calls,
             self.duration,
             *self.used.values(),
         )
@@ -367,7 +370,8 @@ class Columns:
             _CODES[result["verdict"]],
             self._error_of(result, self._put_scores(row, result["scores"])),
             self.target_labels.number(result["target"]),
-            _cached_calls(result),
+            _calls(result["cached_calls"]),
+            _calls(result.get("interrupted_calls", 0)),
             float(result["duration_s"]),
             *_used(result),
         )
@@ -412,7 +416,12 @@ class Columns:
             self._left_out_runs.append(run)
         is_same_run = not is_new and self._left_out_runs[place] == run
         self._left_out_runs[place] = run
-        self._add_replaced(_used(result), _cached_calls(result), is_same_run=is_same_run)
+        self._add_replaced(
+            _used(result),
+            _calls(result["cached_calls"]),
+            interrupted_calls=_calls(result.get("interrupted_calls", 0)),
+            is_same_run=is_same_run,
+        )
 
     def close(self) -> None:
         """Numbers the samples. Nothing can be added afterwards."""
@@ -452,6 +461,7 @@ class Columns:
         self.error = self.error.reordered(rows)
         self.targets = self.targets.reordered(rows)
         self.cached_calls = self.cached_calls.reordered(rows)
+        self.interrupted_calls = self.interrupted_calls.reordered(rows)
         self.duration = self.duration.reordered(rows)
         self.used = {name: column.reordered(rows) for name, column in self.used.items()}
         if self.clusters is not None:
@@ -464,7 +474,11 @@ class Columns:
     def spending(self, rows: Rows) -> Spending:
         """The usage of the results in `rows`."""
         amounts = {name: _amount(column, rows) for name, column in self.used.items()}
-        return Spending(**amounts, cached_calls=sum(values_at(self.cached_calls, rows)))
+        return Spending(
+            **amounts,
+            cached_calls=sum(values_at(self.cached_calls, rows)),
+            interrupted_calls=sum(values_at(self.interrupted_calls, rows)),
+        )
 
     def replaced_spending(self) -> Spending | None:
         """The usage of replaced and left out results; None without such results."""
@@ -473,7 +487,11 @@ class Columns:
         amounts = {
             name: _amount(column, range(len(column))) for name, column in self._replaced.items()
         }
-        return Spending(**amounts, cached_calls=self._replaced_cached)
+        return Spending(
+            **amounts,
+            cached_calls=self._replaced_cached,
+            interrupted_calls=self._replaced_interrupted,
+        )
 
     def _number_fields(self, row: int, result: Mapping[str, Any]) -> None:
         """Sets the cluster and the part of a row."""
@@ -509,9 +527,21 @@ class Columns:
     def _replace(self, row: int, run: int) -> None:
         self.replaced_count += 1
         used = [column[row] for column in self.used.values()]
-        self._add_replaced(used, self.cached_calls[row], is_same_run=self._run[row] == run)
+        self._add_replaced(
+            used,
+            self.cached_calls[row],
+            interrupted_calls=self.interrupted_calls[row],
+            is_same_run=self._run[row] == run,
+        )
 
-    def _add_replaced(self, used: Sequence[float], cached_calls: int, is_same_run: bool) -> None:
+    def _add_replaced(
+        self,
+        used: Sequence[float],
+        cached_calls: int,
+        *,
+        interrupted_calls: int,
+        is_same_run: bool,
+    ) -> None:
         """Adds to `replaced_spending`. The same run again was only scored again: its own calls were
         paid for once.
         """
@@ -520,6 +550,7 @@ class Columns:
                 column.append(value)
         if not is_same_run:
             self._replaced_cached += cached_calls
+            self._replaced_interrupted += interrupted_calls
 
     def _error_of(self, result: Mapping[str, Any], fault: tuple[str, str] | None) -> int:
         """The number of the error's kind, NONE without an error; keeps the message as the kind's
@@ -583,8 +614,8 @@ def _count(tokens: int | None) -> int:
     return index(tokens) if tokens <= _MOST else _MOST
 
 
-def _cached_calls(result: Mapping[str, Any]) -> int:
-    return max(_count(index(result["cached_calls"])), 0)
+def _calls(number: Any) -> int:
+    return max(_count(index(number)), 0)
 
 
 def _amount(column: Column, rows: Rows) -> Amount:

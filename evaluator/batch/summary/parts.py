@@ -380,6 +380,8 @@ class Amount(JsonForm):
 class Spending(JsonForm):
     """The usage of results. `scoring_cost_usd` is the cost of scoring them, `cache_saved_usd` what
     the prompt caches of providers saved of both costs; the other fields count only the tasks.
+    `interrupted_calls` were in flight when a process ended and may be billed too: with them, the
+    amounts are lower bounds.
     """
 
     cost_usd: Amount
@@ -390,6 +392,7 @@ class Spending(JsonForm):
     cached_tokens: Amount
     reasoning_tokens: Amount
     cached_calls: int
+    interrupted_calls: int
 
 
 @frozen

@@ -84,6 +84,11 @@ function amount(found, written) {
   return `${written(found.known)} for ${whole(found.known_for)} of ${whole(found.of)}, the rest unknown`;
 }
 
+function spent(spending, name, written) {
+  // With calls that may be billed in addition, every amount is a lower bound.
+  return `${spending.interrupted_calls > 0 ? "at least " : ""}${amount(spending[name], written)}`;
+}
+
 function seconds(value) {
   if (typeof value !== "number") return UNKNOWN;
   if (value > 0 && value < 0.001) return `${short(value * 1e6)}\u00a0µs`;

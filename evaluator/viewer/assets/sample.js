@@ -76,11 +76,12 @@ function factsOf(result) {
     ["sample id", make("code", null, result.id)],
     ["time", seconds(result.duration_s)],
     ["started", plain(result.started).slice(0, 16).replace("T", " ")],
-    ["cost", costOf(usage) + (result.scoring_cost_usd ? `, scoring ${money(result.scoring_cost_usd)}` : "")],
+    ["cost", (result.interrupted_calls > 0 ? "at least " : "") + costOf(usage) + (result.scoring_cost_usd ? `, scoring ${money(result.scoring_cost_usd)}` : "")],
     ["tokens in", usage.input_tokens === undefined ? "0" : short(usage.input_tokens)],
     ["tokens out", usage.output_tokens === undefined ? "0" : short(usage.output_tokens)],
     ["turns", whole(usage.turns || 0)],
     result.cached_calls > 0 && ["calls from the cache", whole(result.cached_calls)],
+    result.interrupted_calls > 0 && ["calls in flight when a process ended", `${whole(result.interrupted_calls)}, which may be billed too`],
     ["identity", make("code", null, result.identity)],
     result.task !== null && ["task file", link(result.task_href || null, null, `TASK-${result.task}`)],
   ]);

@@ -171,6 +171,8 @@ def _cost_of_batch(folder: Path) -> float | None:
     total = 0.0
     for group in summary.get("groups") or []:
         spending = mapping(mapping(group).get("spending"))
+        if spending.get("interrupted_calls"):
+            return None
         for name in ("cost_usd", "scoring_cost_usd"):
             spent = mapping(spending.get(name))
             if spent.get("known_for") != spent.get("of"):
