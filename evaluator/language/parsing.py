@@ -224,6 +224,18 @@ def _unescaped(match: re.Match[str]) -> str:
 
 
 class _Parser(Parser):
+    def __init__(self, environment: Environment, source: str) -> None:
+        super().__init__(environment, source)
+        # The name and the offset of each statement that is being read, the outermost first.
+        self.unclosed: list[tuple[str, int]] = []
+
+    def parse_statement(self) -> nodes.Node | list[nodes.Node]:
+        begin = self.stream.current
+        self.unclosed.append((begin.value, begin.lineno - 1))
+        statement = super().parse_statement()
+        self.unclosed.pop()
+        return statement
+
     def parse_unary(self, with_filter: bool = True) -> nodes.Expr:
         """`!` binds as in C: tighter than any comparison, looser than `.`, `[]` and `()`."""
         if self.stream.current.type != "not":
@@ -252,6 +264,11 @@ def _parse(
                 f"unexpected {current.value!r} after the expression", current.lineno - 1
             )
     except TemplateSyntaxError as error:
+        is_unclosed = (error.message or "").startswith("Unexpected end of template")
+        if is_unclosed and parser.unclosed:
+            name, offset = parser.unclosed[-1]
+            message = f"{{% {name} … %}} is not closed; {{% end{name} %}} is missing"
+            raise LocatedError(message, "syntax", offset=offset) from error
         raise _syntax_error(error.message or "", error.lineno - 1) from error
     except RecursionError as error:
         raise LocatedError(

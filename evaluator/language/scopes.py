@@ -229,8 +229,9 @@ def plain(value: Any, path: str = "value") -> Any:
     Subclasses of these (a string enum, a named tuple, any Mapping) become the plain type. The copy
     keeps later changes outside from reaching a running evaluation.
 
-    Raises: UsageError for anything else, for a key that is not a string, and past 100 levels (a
-    value that contains itself); the message has the path, such as `doc.pages[2]`.
+    Raises: UsageError for anything else, NaN and infinity among it, for a key that is not a string,
+    and past 100 levels (a value that contains itself); the message has the path, such as
+    `doc.pages[2]`.
     """
     return _plain(value, path, depth=0)
 
@@ -246,10 +247,16 @@ def plain_integer(value: int, path: str) -> int:
 
 def _plain(value: Any, path: str, depth: int) -> Any:
     kind = type(value)
-    if value is None or kind is str or kind is float or kind is bool:
+    if value is None or kind is str or kind is bool:
         return value
     if isinstance(value, int):
         return plain_integer(value, path)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise UsageError(
+                f"{path} is {value!s}, which is not a JSON value; use null or a number"
+            )
+        return float.__float__(value)
     if depth > MAX_DEPTH:
         raise UsageError(f"{path[:60]}…: nested more than {MAX_DEPTH} deep, or contains itself")
     if isinstance(value, Mapping):
@@ -267,8 +274,6 @@ def _plain(value: Any, path: str, depth: int) -> Any:
         ]
     if isinstance(value, str):
         return str.__str__(value)
-    if isinstance(value, float):
-        return float.__float__(value)
     raise UsageError(
         f"{path}: {kind.__name__} is not plain data (text, number, boolean, null, list or mapping)"
     )

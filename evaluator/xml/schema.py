@@ -250,9 +250,11 @@ def _unexpected_attribute(source: Source, element: Element, name: str, kind: Kin
     expected = _or(names) if names else "none"
     message = f"the attribute {name!r} is not known on <{tag}>; expected {expected}"
     span = source.locate_attribute_name(element, name)
-    diagnostic = Diagnostic(
-        "error", "unknown-attribute", message=message, span=span, hint=did_you_mean(name, names)
-    )
+    if name in _elements(element, kind):
+        hint = f"{name} is an element: <{name}>…</{name}> in <{tag}>"
+    else:
+        hint = did_you_mean(name, names)
+    diagnostic = Diagnostic("error", "unknown-attribute", message=message, span=span, hint=hint)
     return Violation(diagnostic, element, key, meant=correction(name, names))
 
 
@@ -297,16 +299,32 @@ def _allowed(error: Any) -> list[str]:
 
 
 def _attributes(element: Element, kind: Kind) -> list[str]:
-    """The attributes that the schema knows on this element, found by walking down from the root."""
+    """The attributes that the schema knows on this element."""
+    declared = _declaration(element, kind)
+    if declared is None:
+        return []
+    return sorted(str(name) for name in declared.attributes if name)
+
+
+def _elements(element: Element, kind: Kind) -> list[str]:
+    """The elements that the schema knows in this element."""
+    content = getattr(getattr(_declaration(element, kind), "type", None), "content", None)
+    if not hasattr(content, "iter_elements"):
+        return []
+    return [str(one.local_name) for one in content.iter_elements()]
+
+
+def _declaration(element: Element, kind: Kind) -> Any:
+    """What the schema says of this element, found by walking down from the root; None for one that
+    it does not know there.
+    """
     path = [element, *element.iterancestors()]
     declared: Any = _slow(kind).elements.get(path.pop().tag)
     while declared is not None and path:
         tag = path.pop().tag
         content: Any = declared.type.content
         declared = next((one for one in content.iter_elements() if one.local_name == tag), None)
-    if declared is not None:
-        return sorted(str(name) for name in declared.attributes if name)
-    return []
+    return declared
 
 
 def _name(tag: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections import namedtuple
 from types import MappingProxyType
 from typing import Any
@@ -68,9 +69,19 @@ def test_a_value_that_contains_itself_is_refused() -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_not_json_is_refused_with_its_path(number: float) -> None:
+    with pytest.raises(UsageError, match=r"doc\.pages\[1\] is -?(nan|inf), which is not a JSON"):
+        plain({"pages": [1.5, number]}, "doc")
 
 
 @given(JSON)

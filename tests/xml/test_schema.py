@@ -85,6 +85,14 @@ def test_a_whole_profile_is_accepted():
         ),
         ('<task typ="x" type="atomic"/>', "task", "unknown-attribute", 7, "'typ'", "type"),
         (
+            '<task type="atomic" description="x"/>',
+            "task",
+            "unknown-attribute",
+            21,
+            "'description'",
+            "is an element: <description>",
+        ),
+        (
             '<task type="atomic"><handler max_turn="1"/></task>',
             "task",
             "unknown-attribute",
