@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, field, replace
 from inspect import cleandoc
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -91,6 +92,15 @@ def _checked_extra_body(value: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f": {error}") from error
 
 
+def _checked_prices(value: tuple[Any, ...] | None) -> tuple[float, float] | None:
+    if value is None:
+        return None
+    are_numbers = all(type(price) in (int, float) and 0 <= price < inf for price in value)
+    if len(value) != 2 or not are_numbers:
+        raise ValueError(f"is {value!r:.80}, expected two numbers, each at least 0")
+    return value
+
+
 @frozen(kw_only=True)
 class HandlerConfig:
     """A handler profile: model, limits, tools and system prompt. Immutable: a template's overrides
@@ -145,8 +155,8 @@ class HandlerConfig:
     roots: tuple[str, ...] = ()
     mcp: tuple[McpServer, ...] = ()
     computer: XDisplay | None = None
-    context_window: int | None = None
-    prices: tuple[float, float] | None = None
+    context_window: Count | None = None
+    prices: Annotated[tuple[float, float] | None, After(_checked_prices)] = None
     tool_calling: ToolCalling = "native"
     native_output: bool = False
     prompt_cache: PromptCache = "auto"

@@ -332,7 +332,9 @@ class Session:
                 self.tokens,
                 limit=limit,
                 message=f"the next request would hold about {self.tokens} tokens; {fraction:g} of "
-                f"the window of {self.plan.choice.label} is {limit}",
+                f"the window of {self.plan.choice.label} is {limit}; shorten the inputs or the "
+                "context, or give the handler a higher max_context_fraction or a model with a "
+                "larger window",
                 partial=self.budget.partial,
             )
         if not self._warned_context and self.tokens >= WARN_AT * limit:

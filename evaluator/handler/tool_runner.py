@@ -21,7 +21,15 @@ from evaluator.lazy_dataclass import dataclass
 from evaluator.models.attachments import Attachment, recorded_attachments
 from evaluator.models.backend import Message, ToolCall
 from evaluator.record.step_log import StepLog
-from evaluator.record.steps import DENIED, NOT_RUN, TIMEOUT, StepEnd, abort_reason, cut_off_reason
+from evaluator.record.steps import (
+    DENIED,
+    INTERRUPTED_CALLS,
+    NOT_RUN,
+    TIMEOUT,
+    StepEnd,
+    abort_reason,
+    cut_off_reason,
+)
 from evaluator.tools import ToolContext, ToolOutcome, ToolRegistry
 from evaluator.tools.arguments import parse_arguments
 from evaluator.tools.tool import OutcomeCode
@@ -143,9 +151,12 @@ async def _answer(
     args = recorded_arguments(call.arguments)
     recorded = steps.recorded(path, "tool", fingerprint, args)
     if recorded is not None:
-        spent = steps.usage_at(f"{path}/subtask")
-        if spent is not None:
-            session.budget.charge(Usage.from_dict(spent))
+        subtask = steps.end_at(f"{path}/subtask")
+        if subtask is not None:
+            if subtask.usage is not None:
+                session.budget.charge(Usage.from_dict(subtask.usage))
+            if subtask.extra is not None:
+                session.budget.count_interrupted(subtask.extra.get(INTERRUPTED_CALLS, 0))
         return str(recorded.output), _recorded_images(session, recorded, path)
     tool = tools.registry.get(call.name)
     if tool is not None and tool.kind != "direct":
@@ -216,7 +227,11 @@ async def _run(
         if waited is None or (remaining is not None and waited >= remaining):
             return await _end(steps, outcome, number, duration=duration, note=note)
         await steps.fail(
-            number, _answer_of(outcome), duration, _error_of(outcome), retry_after_s=waited
+            number,
+            _answer_of(outcome),
+            duration,
+            _error_of(outcome),
+            extra={"retry_after_s": waited},
         )
         await clock.sleep(waited)
         attempt += 1

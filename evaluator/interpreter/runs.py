@@ -52,7 +52,14 @@ from evaluator.output.schema import schema_imports
 from evaluator.record.journal import Journal
 from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
 from evaluator.record.step_log import StepLog
-from evaluator.record.steps import FinalStatus, Recording, StepEnd, Summary, cut_off_reason
+from evaluator.record.steps import (
+    INTERRUPTED_CALLS,
+    FinalStatus,
+    Recording,
+    StepEnd,
+    Summary,
+    cut_off_reason,
+)
 
 _MIN_NOTED_WAIT_S = 0.001
 # Errors in the configuration of a run: after the profile, template or input is fixed, the run can
@@ -198,7 +205,7 @@ def _complete(run: Run, outcome: Outcome, steps: StepLog) -> Outcome:
     if budget.cached_calls:
         notes["cached_calls"] = budget.cached_calls
     if budget.interrupted_calls:
-        notes["interrupted_calls"] = budget.interrupted_calls
+        notes[INTERRUPTED_CALLS] = budget.interrupted_calls
     waited_s = budget.waited_s()
     if waited_s >= _MIN_NOTED_WAIT_S:
         notes["waited_s"] = round(waited_s, 3)
@@ -302,7 +309,7 @@ async def _use_recorded(run: Run, recording: Recording) -> Outcome:
         for model in outcome.notes.get("models", ()):
             caller.budget.add_model(model)
         caller.budget.count_cached(outcome.notes.get("cached_calls", 0))
-        caller.budget.count_interrupted(outcome.notes.get("interrupted_calls", 0))
+        caller.budget.count_interrupted(outcome.notes.get(INTERRUPTED_CALLS, 0))
     if recording.header is not None and recording.summary is not None and run.parent is not None:
         link = await _begin_link(run, run.parent.steps, TaskId(recording.header.task_id))
         if link is not None:
@@ -344,10 +351,12 @@ def _linked_id(end: StepEnd) -> object:
 async def _end_link(above: StepLog, link: int, outcome: Outcome, duration_s: float) -> None:
     output = {"task_id": outcome.task_id, "status": outcome.status.value}
     usage = outcome.usage.to_dict()
+    interrupted = outcome.notes.get(INTERRUPTED_CALLS)
+    extra = {INTERRUPTED_CALLS: interrupted} if interrupted else None
     if outcome.ok:
-        await above.succeed(link, output, duration_s, usage=usage)
+        await above.succeed(link, output, duration_s, usage=usage, extra=extra)
     else:
-        await above.fail(link, output, duration_s, "the subtask failed", usage=usage)
+        await above.fail(link, output, duration_s, "the subtask failed", usage=usage, extra=extra)
 
 
 async def _open_task_file(run: Run) -> StepLog | Recording:

@@ -189,12 +189,12 @@ class RecordedSteps:
         numbers = (step.subtask_id for step in reversed(self._at.get(path, ())))
         return next((number for number in numbers if number is not None), None)
 
-    def usage_at(self, path: str) -> Mapping[str, Any] | None:
-        """The usage of the last attempt at `path`."""
+    def end_at(self, path: str) -> StepEnd | None:
+        """The end of the last attempt at `path`."""
         last = self._last(path)
-        if last is None or last.end is None:
+        if last is None:
             return None
-        return last.end.usage
+        return last.end
 
     def batch_failure(self, path: str) -> StepEnd | None:
         """The end of the last attempt at `path`, if a provider batch had no answer for it. A run

@@ -91,11 +91,11 @@ class StepLog:
             return None
         return self.earlier.answer(path, kind, fingerprint, args)
 
-    def usage_at(self, path: str) -> Mapping[str, Any] | None:
-        """The usage that the record gives for the step at `path`."""
+    def end_at(self, path: str) -> StepEnd | None:
+        """The end that the record has for the step at `path`."""
         if self.earlier is None:
             return None
-        return self.earlier.usage_at(path)
+        return self.earlier.end_at(path)
 
     def batch_failure(self, path: str) -> StepEnd | None:
         """Why the provider batch of this run did not answer the call at `path`; None if it did not
@@ -224,15 +224,9 @@ class StepLog:
         error: str,
         *,
         usage: Mapping[str, Any] | None = None,
-        retry_after_s: float | None = None,
+        extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """Writes that an attempt failed; `retry_after_s` is the wait before the next one of a tool
-        call.
-        """
-        if retry_after_s is None:
-            extra = None
-        else:
-            extra = {"retry_after_s": retry_after_s}
+        """Writes that an attempt failed."""
         await self._end(number, StepEnd("failed", output, duration_s, error, usage, extra))
 
     async def refuse(

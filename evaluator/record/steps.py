@@ -63,6 +63,10 @@ FAILED = "failed"
 
 
 REASON_SEPARATOR = " — "
+INTERRUPTED_CALLS = "interrupted_calls"
+"""The key of notes, and of a subtask's `StepEnd.extra`, for how many calls were in flight when a
+process ended; they may be billed, and the usage does not have them.
+"""
 NEXT = "next"
 """The key of `StepEnd.extra` that says what follows where a provider batch had no answer: another
 "batch", an "interactive" call, or "error".
@@ -92,7 +96,8 @@ class StepEnd(JsonForm):
     precision.
 
     The `error` of an aborted step is its reason, see `abort_reason`. `extra` has `retry_after_s`
-    where a failed tool call was to be made again after so many seconds.
+    where a failed tool call was to be made again after so many seconds, and `interrupted_calls`
+    for a subtask.
     """
 
     status: EndStatus

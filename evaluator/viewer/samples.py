@@ -175,7 +175,9 @@ class SampleSpool:
 
     def shown(self) -> Iterator[bytes]:
         """The results that fit, encoded, by verdict."""
-        count = size = 0
+        count = 0
+        # The names of the fields stand in the page once.
+        size = len(encoded(list(self.fields), MAX_TEXT_CHARS))
         for verdict in ORDER:
             self._files[verdict].seek(0)
             for line in self._files[verdict]:

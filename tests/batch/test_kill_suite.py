@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from evaluator.batch import open_batch
 from tests.batch.killing import PROFILE, KillingServer
 from tests.cli.conftest import PROGRAM
 
@@ -89,14 +90,15 @@ def session(folder: Path, server: KillingServer, output: str, kill_at: int | Non
 
 
 def numbers(folder: Path) -> Any:
-    """The summary, without durations."""
+    """The summary, without durations and the calls that kills have interrupted."""
+    left_out = ("duration_s", "interrupted_calls")
 
-    def untimed(value: Any) -> Any:
+    def kept(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: untimed(each) for name, each in value.items() if name != "duration_s"}
-        return [untimed(each) for each in value] if isinstance(value, list) else value
+            return {name: kept(each) for name, each in value.items() if name not in left_out}
+        return [kept(each) for each in value] if isinstance(value, list) else value
 
-    return untimed(json.loads((folder / "summary.json").read_text()))
+    return kept(json.loads((folder / "summary.json").read_text()))
 
 
 def test_a_killed_session_pays_nothing_twice_and_ends_with_the_same_numbers(
@@ -117,6 +119,11 @@ def test_a_killed_session_pays_nothing_twice_and_ends_with_the_same_numbers(
     assert server.posts == whole + len(kills)
     assert set(server.seen) == set(seen)
     assert numbers(tmp_path / "killed") == numbers(tmp_path / "whole")
+    interrupted = [
+        open_batch(tmp_path / name).summarise().spending.interrupted_calls
+        for name in ("whole", "killed")
+    ]
+    assert interrupted == [0, len(kills)]
     values = numbers(tmp_path / "killed")["groups"][0]["metrics"]
     assert values.keys() == {"macro", "weighted", "own.letters", "own.calls"}
     assert not any(

@@ -293,6 +293,9 @@ def crashes(
                 yield [number, how]
 
 
+LEFT_OUT = ("resumed", "warnings", "interrupted_calls")
+
+
 def result_of(outcome: Mapping[str, Any]) -> dict[str, Any]:
     """What must be the same however often the run was killed."""
     kept = {
@@ -303,9 +306,7 @@ def result_of(outcome: Mapping[str, Any]) -> dict[str, Any]:
     cost = kept["usage"]["cost_usd"]
     # Sums of floats, perhaps in another order.
     kept["usage"] = {**kept["usage"], "cost_usd": None if cost is None else round(cost, 9)}
-    kept["notes"] = {
-        name: notes[name] for name in sorted(notes) if name not in ("resumed", "warnings")
-    }
+    kept["notes"] = {name: notes[name] for name in sorted(notes) if name not in LEFT_OUT}
     return kept
 
 
@@ -492,6 +493,14 @@ def _killed_and_resumed(
     counts.in_flight += sum(calls.values())
     if sum(calls.values()) > in_flight:
         problems.append(f"{sum(calls.values())} calls repeated, {in_flight} were in flight")
+    interrupted, again = (
+        said[which]["notes"].get("interrupted_calls", 0) for which in ("outcome", "again")
+    )
+    if not sum(calls.values()) <= interrupted <= in_flight or again != interrupted:
+        problems.append(
+            f"{interrupted} and then {again} interrupted calls are shown, {sum(calls.values())} were "
+            f"repeated, {in_flight} were in flight"
+        )
     acts = effects - reference.effects
     unsure = sum(len(taken.acts_in_flight) + taken.looks_in_flight for taken, _, _ in seen)
     counts.acts += sum(acts.values())

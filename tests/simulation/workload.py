@@ -280,6 +280,6 @@ def result_of(outcome: Mapping[str, Any], *, with_usage: bool) -> dict[str, Any]
         usage = outcome["usage"]
         cost = usage["cost_usd"]
         found["usage"] = {**usage, "cost_usd": None if cost is None else round(cost, 9)}
-    left_out = ("resumed", "warnings", "waited_s")
+    left_out = ("resumed", "warnings", "interrupted_calls", "waited_s")
     found["notes"] = {name: notes[name] for name in sorted(notes) if name not in left_out}
     return found
