@@ -176,7 +176,7 @@ class SampleSpool:
     def shown(self) -> Iterator[bytes]:
         """The results that fit, encoded, by verdict."""
         count = 0
-        # The names of the fields stand in the page once.
+        # The page has the names of the fields once.
         size = len(encoded(list(self.fields), MAX_TEXT_CHARS))
         for verdict in ORDER:
             self._files[verdict].seek(0)

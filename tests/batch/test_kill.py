@@ -33,6 +33,7 @@ def run(
     kill_at: int | None,
     after: bool,
     *options: str,
+    codes: tuple[int, ...] = (-9, 0),
 ) -> int:
     """The exit code of one session, which the server may kill."""
     command = [
@@ -62,7 +63,7 @@ def run(
         )
         server.victim = process.pid
     out, err = process.communicate(timeout=300)
-    assert process.returncode in (-9, 0), (out, err)
+    assert process.returncode in codes, (out, err)
     return process.returncode
 
 
@@ -122,6 +123,22 @@ def test_killed_again_and_again_it_ends_as_if_nothing_had_happened(
     assert repeated <= killed * CONCURRENCY, f"{repeated} calls were repeated after {killed} kills"
     assert run(tmp_path, server, template, "killed", None, after) == 0
     assert server.posts == ROWS * calls_a_row + repeated
+
+
+@pytest.mark.timeout(300)
+def test_calls_of_judges_that_a_kill_interrupts_are_counted(
+    server: KillingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVALUATOR_TRUST", str(tmp_path))
+    write(tmp_path, server.server_port)
+    judged = ("--scorer", "reference", "--limit", "1")
+    # The first request is the answer's, the second the judge's.
+    assert run(tmp_path, server, "quiz", "killed", 2, False, *judged) == -9
+    # The server's text is no verdict: the only sample is an error.
+    assert run(tmp_path, server, "quiz", "killed", None, False, codes=(5,)) == 5
+    (result,) = open_batch(tmp_path / "killed").results()
+    assert server.posts == 3 and result.interrupted_calls == 1
+    assert (result.usage.turns, result.scoring_usage.turns) == (1, 1)
 
 
 @pytest.mark.timeout(300)

@@ -436,3 +436,21 @@ def test_the_docs_have_every_key_and_every_prefix():
     prefixes = [f"{each.prefix}/…" for each in BACKENDS.values() if each.prefix]
     missing = [one for one in (*(key for key, _ in KEYS), *prefixes) if f"`{one}`" not in section]
     assert not missing, "name it in docs/reference/handlers.md, section Choice of the model"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("prices", (-1, 1), "expected two numbers, each at least 0"),
+        ("prices", (1,), "expected two numbers, each at least 0"),
+        ("prices", (True, 1), "expected two numbers, each at least 0"),
+        ("prices", (float("nan"), 1), "expected two numbers, each at least 0"),
+        ("context_window", 0, "expected an integer, at least 1"),
+        ("context_window", True, "expected an integer, at least 1"),
+    ],
+)
+def test_prices_and_windows_that_no_model_has_are_refused(
+    name: str, value: object, expected: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} is .*{expected}"):
+        HandlerConfig(**{name: value})
