@@ -112,7 +112,8 @@ def _remarks(plan: BatchPlan, result: BatchResult, folder: Path) -> Iterator[str
             f"{len(ended.orphans):,} results in the folder belong to other rows or epochs; they "
             "are not counted"
         )
-    if any(cell.is_simulated for cell, _ in plan.cells):
+    calls_models = plan.call_bound.max_calls != 0
+    if calls_models and any(cell.is_simulated for cell, _ in plan.cells):
         yield "note: answers are simulated"
     if has_only_errors(result):
         yield "every sample ended with an error, so there is nothing to evaluate"
