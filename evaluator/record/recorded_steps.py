@@ -269,7 +269,10 @@ def _is_interrupted_call(step: Step) -> bool:
         return True
     if step.status != "aborted" or step.end.usage is not None:
         return False
-    return step.end.error == IN_FLIGHT or step.end.reason_word in (CANCELLED, FAILED, TIMEOUT)
+    # A timeout of the provider has a text after the word.
+    if step.end.error in (IN_FLIGHT, TIMEOUT):
+        return True
+    return step.end.reason_word in (CANCELLED, FAILED)
 
 
 class ResumedSteps(RecordedSteps):

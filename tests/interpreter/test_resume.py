@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from evaluator import (
+    HandlerConfig,
     InMemoryIndex,
     ProviderError,
     SimulatedBackend,
@@ -853,3 +854,27 @@ def test_a_resumption_that_is_cancelled_while_the_file_is_opened_releases_it(
         return await evaluator.resume(1)
 
     assert asyncio.run(resume_twice()).ok
+
+
+class Lossy(SimulatedBackend):
+    """Its first answer is lost after it was billed."""
+
+    name = "lossy"
+    is_new = True
+
+    async def complete(self, request, *, on_text=None):
+        if self.is_new:
+            self.is_new = False
+            raise ProviderError("lost", kind="connection", retryable=True, maybe_billed=True)
+        return await super().complete(request, on_text=on_text)
+
+
+def test_a_cost_that_was_unknown_before_a_kill_stays_unknown(make_evaluator, tmp_path):
+    handler = HandlerConfig(name="h", model="m", backoff_s=(0.0,))
+    evaluator = make_evaluator(STORY, backend=Lossy(), handler=handler)
+    whole = asyncio.run(evaluator.evaluate("story", {"topic": "cats"})).unwrap()
+    assert whole.usage.cost_usd is None and "interrupted_calls" not in whole.notes
+    cut(tmp_path, "steps[2]/turn[1]", begun=True)
+    resumed = asyncio.run(evaluator.resume(1)).unwrap()
+    assert resumed.usage == whole.usage
+    assert resumed.notes["interrupted_calls"] == 1
