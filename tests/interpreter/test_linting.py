@@ -57,30 +57,30 @@ STRUCTURE = [
     ("<system>x</system><system>y</system>", "duplicate-element", 19),
 ]
 # Each fault of structure alone and beside each fault of a text: (xml, findings as code, line, column)
-PLANTED = [(atomic(body), [(code, 4, column)]) for body, code, column in STRUCTURE]
-PLANTED += [
-    (atomic("", text), [(code, 5, 14 + column)])
-    for code, texts in TEXTS.items()
-    for text, column in texts
-]
-PLANTED += [
-    (atomic(body, text), [(code, 4, column), (in_text, 5, 14 + at)])
-    for body, code, column in STRUCTURE
-    for in_text, texts in TEXTS.items()
-    for text, at in texts
-]
-# Two faults of one text.
-PLANTED += [
-    (
-        atomic("", f"{one}{two}"),
-        [(code, 5, 14 + at), (other, 5, 14 + len(one) + there)],
-    )
-    for code, ones in TEXTS.items()
-    for one, at in ones[:1]
-    for other, twos in TEXTS.items()
-    for two, there in twos[:1]
-]
-PLANTED += [
+PLANTED = [
+    *((atomic(body), [(code, 4, column)]) for body, code, column in STRUCTURE),
+    *(
+        (atomic("", text), [(code, 5, 14 + column)])
+        for code, texts in TEXTS.items()
+        for text, column in texts
+    ),
+    *(
+        (atomic(body, text), [(code, 4, column), (in_text, 5, 14 + at)])
+        for body, code, column in STRUCTURE
+        for in_text, texts in TEXTS.items()
+        for text, at in texts
+    ),
+    # Two faults of one text.
+    *(
+        (
+            atomic("", f"{one}{two}"),
+            [(code, 5, 14 + at), (other, 5, 14 + len(one) + there)],
+        )
+        for code, ones in TEXTS.items()
+        for one, at in ones[:1]
+        for other, twos in TEXTS.items()
+        for two, there in twos[:1]
+    ),
     (atomic("", "{{ doc b }} {{ dok }} {{ doc | uper }}"), [("syntax", 5, 22), ("undefined-variable", 5, 30), ("unknown-filter", 5, 46)]),
     ('<task type="atomik" name="t"><description>d</description></task>', [("invalid-value", 1, 13)]),
     ('<task type="atomic" nam="t"><description>d</description></task>', [("unknown-attribute", 1, 21)]),
