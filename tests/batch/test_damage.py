@@ -88,6 +88,22 @@ def test_a_line_with_a_checksum_that_is_not_a_result_is_refused_by_its_number(
     assert (spending.cached_calls, spending.interrupted_calls) == (2, 3)
 
 
+def test_lines_of_a_version_without_interrupted_calls_are_read(run: Run, tmp_path: Path) -> None:
+    run()
+    path = tmp_path / "batch" / "results.jsonl"
+    before = open_batch(path.parent).summarise().to_dict()
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    for line in lines:
+        del line["crc32"]
+        assert line.pop("interrupted_calls") == 0
+    path.write_bytes(b"".join(seal_line(json.dumps(line, separators=(",", ":"))) for line in lines))
+    assert open_batch(path.parent).summarise().to_dict() == before
+    assert [each.interrupted_calls for each in open_batch(path.parent).results()] == [0] * len(
+        lines
+    )
+    assert run(resume=True).summary.to_dict() == before
+
+
 def edit_score(path: Path) -> None:
     text = (path / "results.jsonl").read_text()
     (path / "results.jsonl").write_text(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,3 +119,14 @@ def test_a_text_is_found_in_its_own_row_only_and_across_no_end_of_one() -> None:
     store.add(enumerate(texts))
     for text in ("a", "b", "ab\nb", "b\nb", "\n", "x" * 101, "c\ud800", "c\n", "no"):
         assert list(store.search(text)) == [text in each for each in texts], text
+
+
+def test_a_cost_is_a_lower_bound_where_calls_were_interrupted(tmp_path: Path) -> None:
+    first, second = numbered(2)
+    known = BatchIndex(write_batch(tmp_path / "known", [first, second]))
+    known.update(CELLS, (), with_texts=True)
+    assert not known.has_interrupted_calls
+    resumed = replace(second, interrupted_calls=1)
+    index = BatchIndex(write_batch(tmp_path / "resumed", [first, resumed]))
+    index.update(CELLS, (), with_texts=True)
+    assert index.has_interrupted_calls and index.cost() == known.cost()

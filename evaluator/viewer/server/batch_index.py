@@ -129,6 +129,8 @@ class BatchIndex:
         self._has_some.clear()
         self.end = 0
         """The number of bytes that were read."""
+        self.has_interrupted_calls = False
+        """Whether calls may be billed that no cost has."""
         self._text_end = 0
         self._seen_bytes = 0
         self._keys = Interner()
@@ -361,6 +363,7 @@ class BatchIndex:
             UNKNOWN if outputs is None else outputs,
         )
         _ROW.pack(*row_values, place)  # checks types and ranges
+        self.has_interrupted_calls |= entry.get("interrupted_calls", 0) > 0
         fields = _fields_of(entry)
         for value in values.values():
             if value is not None:

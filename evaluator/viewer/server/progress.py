@@ -160,6 +160,7 @@ def progress_data(batch: Batch, name: str, index: BatchIndex, about: About) -> d
         "results": results,
         "total": total,
         "cost": index.cost(),
+        "cost_is_bound": index.has_interrupted_calls,
         "rate": rate,
         "left_s": left_s,
         "problem": index.problem,
