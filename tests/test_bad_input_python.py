@@ -49,6 +49,8 @@ def deep() -> list[Any]:
         (deep(), "nested more than"),
         ({1: 2}, "key 1"),
         (10**5000, "digits"),
+        (float("nan"), "inputs.t is nan, which is not a JSON value"),
+        ({"a": [1, float("-inf")]}, "inputs.t.a[1] is -inf, which is not a JSON value"),
     ],
     ids=[
         "an object",
@@ -58,6 +60,8 @@ def deep() -> list[Any]:
         "100,000 levels",
         "a key that is no text",
         "a huge number",
+        "NaN",
+        "infinity within a value",
     ],
 )
 def test_a_value_that_is_not_plain_data_is_an_error(
