@@ -309,9 +309,10 @@ def _attributes(element: Element, kind: Kind) -> list[str]:
 def _elements(element: Element, kind: Kind) -> list[str]:
     """The elements that the schema knows in this element."""
     content = getattr(getattr(_declaration(element, kind), "type", None), "content", None)
-    if not hasattr(content, "iter_elements"):
+    every: Any = getattr(content, "iter_elements", None)
+    if every is None:
         return []
-    return [str(one.local_name) for one in content.iter_elements()]
+    return [str(one.local_name) for one in every()]
 
 
 def _declaration(element: Element, kind: Kind) -> Any:
