@@ -56,6 +56,19 @@ def run(
         *options,
     ]
     command += ["--resume" if (folder / output / "manifest.json").exists() else "--output", output]
+    return session(folder, server, command, kill_at, after=after, codes=codes)
+
+
+def session(
+    folder: Path,
+    server: KillingServer,
+    command: list[str],
+    kill_at: int | None,
+    *,
+    after: bool = False,
+    codes: tuple[int, ...] = (-9, 0),
+) -> int:
+    """The exit code of a command, which the server may kill."""
     with server.lock:
         server.kill_at, server.after = None if kill_at is None else server.posts + kill_at, after
         process = subprocess.Popen(
@@ -150,15 +163,9 @@ def test_a_killed_task_says_how_many_calls_may_be_billed_too(
     library = ("--library", "quiz.xml")
     begin = ["run", "--template", "twice", "-i", "question=four", "--handler", "wire", *library]
     resume = ["tasks", "resume", "1", *library]
-    for arguments, kill_at in ((begin, 2), (resume, 1), (resume, None)):
-        with server.lock:
-            server.kill_at = None if kill_at is None else server.posts + kill_at
-            process = subprocess.Popen(
-                [PROGRAM, *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-            )
-            server.victim = process.pid
-        out, err = process.communicate(timeout=300)
-        assert process.returncode == (0 if kill_at is None else -9), (out, err)
+    assert session(tmp_path, server, [PROGRAM, *begin], 2) == -9
+    assert session(tmp_path, server, [PROGRAM, *resume], 1) == -9
+    assert session(tmp_path, server, [PROGRAM, *resume], None) == 0
     assert server.posts == 4
     recording = TaskStore(tmp_path / "tasks").read(1)
     assert recording.summary is not None and recording.summary.result is not None

@@ -84,9 +84,13 @@ function amount(found, written) {
   return `${written(found.known)} for ${whole(found.known_for)} of ${whole(found.of)}, the rest unknown`;
 }
 
+/** A figure, as a lower bound where calls may be billed in addition; an unknown one stays unknown. */
+function atLeast(isBound, text) {
+  return isBound && text !== "unknown" ? `at least ${text}` : text;
+}
+
 function spent(spending, name, written) {
-  // With calls that may be billed in addition, every amount is a lower bound.
-  return `${spending.interrupted_calls > 0 ? "at least " : ""}${amount(spending[name], written)}`;
+  return atLeast(spending.interrupted_calls > 0, amount(spending[name], written));
 }
 
 function seconds(value) {

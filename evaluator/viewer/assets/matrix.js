@@ -317,7 +317,7 @@ function batchHead(data) {
     make("div", { class: "title" }, make("h1", null, data.title), badge(stateOf(data)), simulatedBadge(progress.simulated), notifyButton(data)),
     make("p", { class: "lead" }, make("b", null, known), `: ${countsText(progress.counts)}`),
     progress.total > progress.results && make("progress", { max: progress.total, value: progress.results, "aria-label": "Results of the batch" }),
-    remark(dotted(data.name, `cost ${progress.cost_is_bound ? "at least " : ""}${money(progress.cost)}`, progress.rate !== null && `${short(progress.rate)} results/s`, progress.left_s !== null && `about ${seconds(progress.left_s)} left`, link(data.compare, null, "compare"), link(data.label, null, "label"), link(data.runs, null, "task files"), link("#numbers", null, "numbers"))),
+    remark(dotted(data.name, `cost ${atLeast(progress.cost_is_bound, money(progress.cost))}`, progress.rate !== null && `${short(progress.rate)} results/s`, progress.left_s !== null && `about ${seconds(progress.left_s)} left`, link(data.compare, null, "compare"), link(data.label, null, "label"), link(data.runs, null, "task files"), link("#numbers", null, "numbers"))),
     progress.unfinished && progress.resume && notice(`Not finished: ${progress.unfinished}.`),
     command(progress.resume, "To continue it:"),
     progress.provider_batches.map((each) => remark(each)),

@@ -266,7 +266,7 @@ function used(groups) {
       numeric("tokens out", (group) => spent(group.spending, "output_tokens", whole)),
       numeric("saved by prompt caches", (group) => amount(group.spending.cache_saved_usd, money)),
       numeric("from the cache", (group) => whole(group.spending.cached_calls)),
-      ...(groups.some((group) => group.spending.interrupted_calls > 0) ? [numeric("in flight at a kill", (group) => whole(group.spending.interrupted_calls))] : []),
+      ...(groups.some((group) => group.spending.interrupted_calls > 0) ? [numeric("interrupted calls", (group) => whole(group.spending.interrupted_calls))] : []),
       ...["p50", "p90", "p99"].map((name) => numeric(`${name} time`, (group) => seconds(group.duration_s[name]))),
     ],
     rows: groups,
