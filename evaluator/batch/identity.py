@@ -274,7 +274,15 @@ def encode_results(
 
 
 def decode_line(line: bytes) -> dict[str, Any]:
-    """A line of results as JSON. Raises: ValueError."""
+    """A line of results as JSON, with what a line of an earlier version lacks. Raises: ValueError;
+    AttributeError, for anything but an object.
+    """
+    data = _decoded(line)
+    data.setdefault("interrupted_calls", 0)
+    return data
+
+
+def _decoded(line: bytes) -> dict[str, Any]:
     # orjson reads integers past 64 bits as floats, and no lone surrogates.
     if _MANY_DIGITS in line.translate(_TO_ZERO):
         return json.loads(line)

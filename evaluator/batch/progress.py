@@ -536,7 +536,7 @@ def figures(snapshot: Snapshot) -> list[str]:
     if snapshot.cached_calls:
         parts.append(f"{snapshot.cached_calls:,} from the cache")
     if snapshot.interrupted_calls:
-        parts.append(f"{snapshot.interrupted_calls:,} repeated after a kill")
+        parts.append(f"{snapshot.interrupted_calls:,} calls interrupted")
     return parts + [str(process) for process in snapshot.silent]
 
 

@@ -349,8 +349,6 @@ class SampleResult:
 
         Raises: KeyError, TypeError or ValueError, for anything else.
         """
-        if "interrupted_calls" not in data:
-            data = {**data, "interrupted_calls": 0}  # a line of an earlier version
         values = list(_members(data))
         values[_VERDICT] = _VERDICTS[data["verdict"]]
         values[_SCORES] = {name: Score.from_dict(score) for name, score in data["scores"].items()}

@@ -247,11 +247,14 @@ class Worker:
             scores = {**work.keeps, **scores}
         task_file = None
         store = self.evaluator.services.store
+        notes = outcome.notes
+        interrupted_calls = notes.get("interrupted_calls", 0)
         if work.answered is not None:
             task_file = work.answered.task_file
+            # Those of earlier judges too.
+            interrupted_calls = work.answered.interrupted_calls
         elif outcome.task_id is not None and store is not None and not store.is_packed:
             task_file = f"tasks/done/TASK-{outcome.task_id}.md"
-        notes = outcome.notes
         made = work.result(
             verdict_of(failure if answer is None else None, scores.values()),
             model=notes.get("model"),
@@ -265,7 +268,7 @@ class Worker:
             task_id=outcome.task_id,
             task_file=task_file,
             cached_calls=notes.get("cached_calls", 0),
-            interrupted_calls=notes.get("interrupted_calls", 0) + judges.interrupted_calls,
+            interrupted_calls=interrupted_calls + judges.interrupted_calls,
             warnings=tuple(map(str, notes.get("warnings", ()))),
         )
         return WorkResult(work, made)
@@ -555,7 +558,6 @@ def earlier_outcome(result: SampleResult, recording: Recording | None) -> Outcom
             result.content,
             parsed_content=result.parsed,
             usage=result.usage,
-            notes={"interrupted_calls": result.interrupted_calls},
         )
     return replace(error_of(result.failure, result.usage), content=result.content)
 

@@ -197,7 +197,7 @@ def _complete(run: Run, outcome: Outcome, steps: StepLog) -> Outcome:
         for usage in earlier.unused_usage():
             budget.charge(Usage.from_dict(usage))
     if earlier is not None:
-        models = earlier.interrupted_calls()
+        models = earlier.interrupted_models()
         budget.count_interrupted(sum(not is_free_model(model) for model in models))
     notes: dict[str, Any] = {**outcome.notes}
     if run.warnings:

@@ -178,9 +178,9 @@ class RecordedSteps:
         )
         return [number for number in map(self.child_id, paths) if number is not None]
 
-    def interrupted_calls(self) -> list[str]:
-        """The model of each call that was in flight when a process ended, or was cut off: it may be
-        billed, and its usage is not recorded.
+    def interrupted_models(self) -> list[str]:
+        """The model of each call that was in flight when a process ended, or was cut off: the call
+        may be billed, and its usage is not recorded.
         """
         return [step.start.name for step in self.recording.steps if _is_interrupted_call(step)]
 

@@ -309,15 +309,15 @@ def _attributes(element: Element, kind: Kind) -> list[str]:
 def _elements(element: Element, kind: Kind) -> list[str]:
     """The elements that the schema knows in this element."""
     content = getattr(getattr(_declaration(element, kind), "type", None), "content", None)
-    every: Any = getattr(content, "iter_elements", None)
-    if every is None:
+    elements: Any = getattr(content, "iter_elements", None)
+    if elements is None:
         return []
-    return [str(one.local_name) for one in every()]
+    return [str(one.local_name) for one in elements()]
 
 
 def _declaration(element: Element, kind: Kind) -> Any:
-    """What the schema says of this element, found by walking down from the root; None for one that
-    it does not know there.
+    """The schema's declaration of this element, found by walking down from the root; None for an
+    unknown element.
     """
     path = [element, *element.iterancestors()]
     declared: Any = _slow(kind).elements.get(path.pop().tag)

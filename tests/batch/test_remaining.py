@@ -74,6 +74,14 @@ def test_progress_shows_unknown_usage_as_a_lower_bound() -> None:
     assert " · at least 20 tokens · at least $0.0100 · " in line_of(tally.snapshot(1))
 
 
+def test_progress_shows_usage_with_interrupted_calls_as_a_lower_bound() -> None:
+    tally = Tally(total=3)
+    tally.add(replace(result(0, 0.01), interrupted_calls=2).to_dict())
+    line = line_of(tally.snapshot(1))
+    assert " · at least 20 tokens · at least $0.0100 · " in line
+    assert line.endswith(" · 2 calls interrupted")
+
+
 def test_the_interval_holds_the_sum_as_often_as_it_says() -> None:
     draw = random.Random(7)
     held = 0

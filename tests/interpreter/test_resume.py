@@ -81,6 +81,8 @@ def test_a_call_in_flight_is_made_again_as_a_further_attempt_with_a_warning(
     again = asyncio.run(evaluator.resume(1)).unwrap()
     assert len(echoing.seen) == 1
     assert any("steps[3]/turn[1]" in w and "billed twice" in w for w in again.notes["warnings"])
+    # A simulated call costs nothing.
+    assert "interrupted_calls" not in again.notes
     attempts = [
         (s.start.attempt, s.status, s.number)
         for s in reading(tmp_path).steps

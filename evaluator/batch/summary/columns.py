@@ -371,7 +371,7 @@ class Columns:
             self._error_of(result, self._put_scores(row, result["scores"])),
             self.target_labels.number(result["target"]),
             _calls(result["cached_calls"]),
-            _calls(result.get("interrupted_calls", 0)),
+            _calls(result["interrupted_calls"]),
             float(result["duration_s"]),
             *_used(result),
         )
@@ -419,7 +419,7 @@ class Columns:
         self._add_replaced(
             _used(result),
             _calls(result["cached_calls"]),
-            interrupted_calls=_calls(result.get("interrupted_calls", 0)),
+            interrupted_calls=_calls(result["interrupted_calls"]),
             is_same_run=is_same_run,
         )
 

@@ -363,7 +363,7 @@ class BatchIndex:
             UNKNOWN if outputs is None else outputs,
         )
         _ROW.pack(*row_values, place)  # checks types and ranges
-        self.has_interrupted_calls |= entry.get("interrupted_calls", 0) > 0
+        self.has_interrupted_calls |= entry["interrupted_calls"] > 0
         fields = _fields_of(entry)
         for value in values.values():
             if value is not None:

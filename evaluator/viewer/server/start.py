@@ -172,7 +172,7 @@ def _cost_of_batch(folder: Path) -> float | None:
     for group in summary.get("groups") or []:
         spending = mapping(mapping(group).get("spending"))
         if spending.get("interrupted_calls"):
-            return None
+            return None  # the amounts are lower bounds
         for name in ("cost_usd", "scoring_cost_usd"):
             spent = mapping(spending.get(name))
             if spent.get("known_for") != spent.get("of"):
