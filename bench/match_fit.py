@@ -1,4 +1,4 @@
-"""Fits the coefficients of `evaluator/library/indexed.py` on the train parts of public
+"""Fits the coefficients of `evaluator/library/search.py` on the train parts of public
 collections.
 
     python bench/match_fit.py --data . [--sample 800] [--vectors]
@@ -33,8 +33,8 @@ from match_sets import (
     small,
 )
 
-from evaluator.library.indexed import Evidence, Logistic
 from evaluator.library.matching import LexicalRanker
+from evaluator.library.search import Evidence, Logistic
 from evaluator.library.vectors import make_ranker
 from evaluator.nodes import Atomic
 

@@ -73,7 +73,7 @@ def is_bare(node: Node | Function) -> bool:
     """Whether a task has nothing but a description in plain words: then it is a request."""
     if not isinstance(node, Atomic):
         return False
-    from evaluator.library.indexed import PLACEHOLDER
+    from evaluator.library.template_terms import PLACEHOLDER
 
     return (
         node == Atomic(description=node.description, span=node.span)

@@ -21,9 +21,10 @@ from typing import NamedTuple, Protocol, cast
 
 from evaluator.errors import messages
 from evaluator.lazy_dataclass import frozen
-from evaluator.library.index import Hit, Index
-from evaluator.library.indexed import LONG_FACTOR, NODE, PLACEHOLDER, TEXT, Evidence, Meaning, texts
+from evaluator.library.index import Index
 from evaluator.library.request_terms import Reading, content, read_node, read_text
+from evaluator.library.search import LONG_FACTOR, NODE, TEXT, Evidence, Hit, Meaning, search
+from evaluator.library.template_terms import PLACEHOLDER, texts
 from evaluator.nodes import Atomic, Task, TopLevel
 from evaluator.patterns import Pattern
 
@@ -166,7 +167,7 @@ class LexicalRanker:
         for number, (reading, meaning) in enumerate(
             zip(readings, self._meanings(readings), strict=True)
         ):
-            for hit in self._index.search(reading, limit, meaning):
+            for hit in search(self._index, reading, limit, meaning=meaning):
                 yield (LONG_FACTOR if number else 1.0), hit
 
     def _meanings(self, readings: list[Reading]) -> Sequence[Meaning | None]:

@@ -424,9 +424,8 @@ def without_content(every: Sequence[str]) -> Iterator[str]:
             yield bigram(stem(a), stem(b))
 
 
-def bigram(first: str, second: str) -> str:
-    """The term of two stems that follow each other."""
-    return f"{first} {second}"
+bigram = "{} {}".format
+"""The term of two stems that follow each other."""
 
 
 def subtype_term(subtype: str) -> str:

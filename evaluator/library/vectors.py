@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from evaluator.files.project_code import import_library
-from evaluator.library.indexed import NODE_VECTORS, TEXT_VECTORS, Meaning, texts
 from evaluator.library.matching import LexicalRanker, Ranker, TemplateLike
 from evaluator.library.request_terms import Reading
+from evaluator.library.search import NODE_VECTORS, TEXT_VECTORS, Meaning
+from evaluator.library.template_terms import texts
 from evaluator.library.words import words
 from evaluator.nodes import Task
 

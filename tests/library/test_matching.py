@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator import Match, Span, TemplateLibrary
-from evaluator.library import index
+from evaluator.library import search
 from evaluator.library.matching import LOW_SCORE, LexicalRanker
 from evaluator.nodes import (
     Atomic,
@@ -327,7 +327,7 @@ def test_skipping_the_postings_of_common_words_changes_no_result(
     requests = [" ".join(rng.sample(vocabulary, 8)) for _ in range(30)]
     fast = LexicalRanker(many)
     found = [fast.rank(request) for request in requests]
-    monkeypatch.setattr(index, "_LOOKED_UP", 10**9)
+    monkeypatch.setattr(search, "_LOOKED_UP", 10**9)
     assert found == [fast.rank(request) for request in requests]
 
 
