@@ -1,7 +1,5 @@
 """The records of a batch: samples, results, scores, and which failures count as failed answers.
 
-scorer.
-
 Each result has exactly one of four verdicts:
 
 - passed: every scorer passed it.

@@ -134,7 +134,7 @@ def expensive_parts(node: TopLevel | Node, window: Callable[[Task], int | None])
 
     `window` returns how many tokens a request of a task may hold, None if that is unknown.
     """
-    from evaluator.models.prices import estimate_tokens
+    from evaluator.models.backend import estimate_tokens
 
     yield from _loops_in(node, ())
     for task in tasks(node):

@@ -27,8 +27,8 @@ from evaluator.models.backend import (
     ModelRequest,
     ModelResponse,
     ToolSpec,
+    estimate_tokens,
 )
-from evaluator.models.prices import estimate_tokens
 from evaluator.models.prompt_cache import (
     CacheTerms,
     Prefix,
@@ -42,7 +42,6 @@ from evaluator.nodes.sampling import SAMPLING, settings_given
 from evaluator.record.step_log import StepLog
 from evaluator.record.steps import FixedPart
 
-_MESSAGE_OVERHEAD_TOKENS = 6
 OnText = Callable[[str], None]
 OnMessage = Callable[[str, Mapping[str, Any]], None]
 
@@ -193,8 +192,6 @@ def _recorded_settings(
 class Session:
     """Messages in order, the number of them that is already recorded, and their size in tokens.
 
-    `tokens` is estimated locally and corrected to the provider's count after each response. Unless
-    somebody needs the count, messages are counted only where the context window is known.
     `warnings` are those of the current query, `budget` is its budget. `continues`: what is sent is
     likely to be sent again with more messages. `epoch` separates repetitions of the same task in
     the cache. `turns` counts the turns.
@@ -203,12 +200,13 @@ class Session:
     __slots__ = (
         "_answer_paths",
         "_call_mark",
-        "_counts_tokens",
+        "_counted",
         "_hints",
         "_history",
         "_messages",
         "_prefix",
         "_recorded",
+        "_tokens",
         "_warned_context",
         "budget",
         "continues",
@@ -217,7 +215,6 @@ class Session:
         "log",
         "notices",
         "plan",
-        "tokens",
         "turns",
     )
 
@@ -235,7 +232,6 @@ class Session:
         self.log = log
         self.budget = budget
         self.epoch = epoch
-        self.tokens = plan.tool_tokens
         self.notices: dict[str, None] = {}
         self.has_answer = False
         self.continues = False
@@ -244,13 +240,10 @@ class Session:
         self._call_mark = ""
         if config.tool_calling == "text":
             self._call_mark = new_mark()
-        self._counts_tokens = (
-            plan.window is not None
-            or plan.choice.limiter is not None
-            or config.max_cost_usd is not None
-            or budget.has_cost_limit
-        )
         self._messages: list[Message] = []
+        # The size of the tools and of the first `_counted` messages.
+        self._tokens = plan.tool_tokens
+        self._counted = 0
         self._prefix: Prefix | None = None
         self._recorded = 0
         # Tool answers are recorded at steps of their own: place in `_messages` to path of the step.
@@ -276,13 +269,16 @@ class Session:
         if answer_path is not None:
             self._answer_paths[len(self._messages)] = answer_path
         self._messages.append(message)
-        if self._counts_tokens:
-            tokens = estimate_tokens(message.content) + _MESSAGE_OVERHEAD_TOKENS
-            for attachment in message.attachments:
-                tokens += attachment.tokens
-            for call in message.tool_calls:
-                tokens += estimate_tokens(call.name) + estimate_tokens(call.arguments)
-            self.tokens += tokens
+
+    @property
+    def tokens(self) -> int:
+        """The size of the next request: estimated, and corrected to the provider's count after each
+        response.
+        """
+        for message in self._messages[self._counted :]:
+            self._tokens += message.tokens()
+        self._counted = len(self._messages)
+        return self._tokens
 
     def add_answers(self, answers: Iterable[tuple[Message, str]]) -> None:
         """Appends the tool answers of one turn, each with the path of its step."""
@@ -294,7 +290,8 @@ class Session:
         """Appends the model's response, and takes over the token count that the provider gave."""
         usage = response.usage
         if usage.input_tokens is not None and usage.output_tokens is not None:
-            self.tokens = usage.input_tokens
+            self._tokens = usage.input_tokens
+            self._counted = len(self._messages)
         for warning in response.warnings:
             self.warn(warning)
         message = response.message()
@@ -304,13 +301,13 @@ class Session:
         if self.log.on_message is not None:
             self.log.note(message, usage)
 
-    def position(self) -> tuple[int, int]:
+    def position(self) -> tuple[int, int, int]:
         """The current position in the conversation, for `rewind`."""
-        return len(self._messages), self.tokens
+        return len(self._messages), self._counted, self._tokens
 
-    def rewind(self, position: tuple[int, int]) -> None:
+    def rewind(self, position: tuple[int, int, int]) -> None:
         """Removes what came after `position`: providers refuse tool calls without their results."""
-        count, self.tokens = position
+        count, self._counted, self._tokens = position
         del self._messages[count:]
         self._recorded = min(self._recorded, count)
         self._answer_paths = {
@@ -326,24 +323,26 @@ class Session:
             return
         fraction = self.plan.config.max_context_fraction
         limit = int(window * fraction)
-        if self.tokens > limit:
+        tokens = self.tokens
+        if tokens > limit:
             raise LimitReached(
                 "context",
-                self.tokens,
+                tokens,
                 limit=limit,
-                message=f"the next request would hold about {self.tokens} tokens; {fraction:g} of "
+                message=f"the next request would hold about {tokens} tokens; {fraction:g} of "
                 f"the window of {self.plan.choice.label} is {limit}; shorten the inputs or the "
                 "context, or give the handler a higher max_context_fraction or a model with a "
                 "larger window",
                 partial=self.budget.partial,
             )
-        if not self._warned_context and self.tokens >= WARN_AT * limit:
+        if not self._warned_context and tokens >= WARN_AT * limit:
             self._warned_context = True
-            self.warn(f"context is at {self.tokens} of {limit} tokens")
+            self.warn(f"context is at {tokens} of {limit} tokens")
 
     def request(self) -> ModelRequest:
         """The request for the next turn, which may take the time that is left."""
         plan = self.plan
+        cache_marks = self.cache_marks()
         timeout_s = plan.config.timeout_s
         remaining = self.budget.remaining_s()
         if remaining is not None:
@@ -358,7 +357,7 @@ class Session:
             hints=self._hints,
             schema=schema,
             call_mark=self._call_mark,
-            cache_marks=self.cache_marks(),
+            cache_marks=cache_marks,
             **plan.fields,
         )
 

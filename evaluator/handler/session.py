@@ -41,10 +41,10 @@ from evaluator.models.backend import (
     ModelRequest,
     ModelResponse,
     ToolCall,
+    estimate_tokens,
     prepare,
 )
 from evaluator.models.logprobs import TokenLogprob
-from evaluator.models.prices import estimate_tokens
 from evaluator.models.prompt_cache import CacheWrite
 from evaluator.models.structured import is_refusal, kind_of
 from evaluator.record.steps import TIMEOUT, StepEnd, abort_reason, cut_off_reason

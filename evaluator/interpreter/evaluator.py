@@ -27,10 +27,10 @@ from evaluator.interpreter.evaluator_parts import EvaluatorParts
 from evaluator.interpreter.failures import failure, to_task_error
 from evaluator.interpreter.frame import (
     ContextItem,
+    Domain,
     EventCallback,
     OnBegin,
     RunOptions,
-    Services,
     Shots,
 )
 from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished, resume
@@ -56,10 +56,10 @@ class PreparedRequest:
 
     __slots__ = ("_bind", "_domain", "options")
 
-    def __init__(self, services: Services, options: RunOptions, bind: Binder | TaskError) -> None:
+    def __init__(self, domain: Domain, options: RunOptions, bind: Binder | TaskError) -> None:
         self.options = options
         self._bind = bind
-        self._domain = services.new_domain(options.handler)
+        self._domain = domain
 
     async def evaluate(self, inputs: Mapping[str, Any] | None = None, **options: Any) -> Outcome:
         """The outcome with the inputs of one row; `options` are further ones of
@@ -246,15 +246,16 @@ class Evaluator(EvaluatorParts):
     def _prepared(self, find: Callable[[], Binder], options: RunOptions) -> PreparedRequest:
         if self._reports_interrupted:
             self._report_interrupted()
+        services = self.services
         bind: Binder | TaskError
         try:
             bind = find()
-            servers = self.services.profile(options.handler).mcp
+            servers = services.profile(options.handler).mcp
             if servers:
-                self.services.mcp.check(servers)
+                services.mcp.check(servers)
         except Exception as error:
             bind = to_task_error(error)
-        return PreparedRequest(self.services, options, bind)
+        return PreparedRequest(services.new_domain(options.handler), options, bind)
 
     async def evaluate_words(
         self,

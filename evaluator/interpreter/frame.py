@@ -26,7 +26,7 @@ from evaluator.handler.model_choice import ModelChooser
 from evaluator.handler.profiles import profile_named
 from evaluator.handler.tracing import UNTRACED, Tracer
 from evaluator.interpreter.authority import FULL, Authority
-from evaluator.language.scopes import Scope
+from evaluator.language.scopes import NO_NAMES, Scope
 from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.library import TemplateLibrary
 from evaluator.limits.budget import Budget
@@ -252,7 +252,7 @@ class Run:
     template_sha256: str | None = None
     template_version: str | None = None
     arguments: Mapping[str, Any] | None = None
-    scope: Scope = field(default_factory=Scope)
+    scope: Scope = NO_NAMES
     match_score: float | None = None
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
     body: Callable[[Run, Frame], Awaitable[Outcome]] | None = None

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from evaluator.lazy_dataclass import frozen
-from evaluator.models.backend import Message, ModelRequest, ModelResponse
-from evaluator.models.prices import estimate_tokens
+from evaluator.models.backend import Message, ModelRequest, ModelResponse, estimate_tokens
 from evaluator.models.prompt_cache import prefix_of
 from evaluator.models.simulated import SimulatedBackend
 

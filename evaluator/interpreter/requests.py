@@ -154,10 +154,10 @@ def prepare_request(
     library = services.library
     if not isinstance(request, str):
         return _of_task(services, request, ask_model=ask_model)
-    if request in library or request in library.broken:
-        return _of_template(services, request, request=request)
     if is_xml(request):
         return _of_xml(services, request, ask_model=ask_model)
+    if request in library or request in library.broken:
+        return _of_template(services, request, request=request)
     if _NAME.fullmatch(request):
         # One word is a name: a misspelt name must not run the nearest template.
         return _refusing(_no_template(request, library))
@@ -439,13 +439,13 @@ def _of_match(services: Services, words: str, matches: list[Match], ask_model: b
     if matches:
         best = matches[0]
     composites = library.match_composites(words)
+    better = better_composites(best, composites)
     if best is None or nothing_fits(best, composites):
-        better = better_composites(best, composites)
         return _refusing(_no_match(words, matches, composites=better))
     name = best.template.name
     of_template = _of_template(services, name, request=words, score=best.score)
     warnings: tuple[str, ...] = ()
-    if better := better_composites(best, composites):
+    if better:
         warnings = (f"{describe_composites(better)}; {name!r} ran",)
 
     def bind(values: dict[str, Any]) -> Run | TaskError:

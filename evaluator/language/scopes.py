@@ -222,6 +222,9 @@ class Scope:
         return sorted({*self._values, *(() if self._parent is None else self._parent.names())})
 
 
+NO_NAMES: Final = Scope()
+
+
 def plain(value: Any, path: str = "value") -> Any:
     """Returns a copy of `value` as plain data: str, int, float, bool, None, list and dict with
     string keys.

@@ -17,8 +17,7 @@ from typing import Any
 from evaluator import clock
 from evaluator.lazy_dataclass import frozen
 from evaluator.models import prices
-from evaluator.models.backend import CacheMark, Message, ModelRequest, ToolSpec
-from evaluator.models.prices import estimate_tokens
+from evaluator.models.backend import CacheMark, Message, ModelRequest, ToolSpec, estimate_tokens
 
 LIFETIME_S = 300.0
 """Providers keep an entry for about so long after its last use."""

@@ -19,9 +19,15 @@ from typing import Any, TypeAlias, cast
 from evaluator import clock
 from evaluator.errors import ConfigurationError, ProviderError
 from evaluator.errors.results import Usage
-from evaluator.models.backend import FinishReason, Hints, ModelRequest, ModelResponse, ToolCall
+from evaluator.models.backend import (
+    FinishReason,
+    Hints,
+    ModelRequest,
+    ModelResponse,
+    ToolCall,
+    estimate_tokens,
+)
 from evaluator.models.logprobs import TokenLogprob
-from evaluator.models.prices import estimate_tokens
 from evaluator.models.synthesis import synthesise
 from evaluator.nodes.sampling import settings_given
 
@@ -105,8 +111,8 @@ class SimulatedBackend:
         """The simulated answer. Raises: ProviderError, for a simulated fault; an exception of the
         script, unchanged.
         """
-        digest = _digest(request)
         item = self._scripted(request)
+        digest = _digest(request)
         fault = self._fault(digest)
         is_late = fault == "hang" or self._latency_s >= request.timeout_s
         if wait_s := request.timeout_s if is_late else self._latency_s:

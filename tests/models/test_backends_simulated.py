@@ -20,7 +20,7 @@ from evaluator import (
     SimulatedBackend,
     ToolCall,
 )
-from evaluator.models.prices import estimate_tokens
+from evaluator.models.backend import estimate_tokens
 from evaluator.models.simulated import Script
 from evaluator.models.synthesis import synthesise
 from evaluator.testing import a_request

@@ -115,8 +115,8 @@ async def run_atomic(run: Run, task: Atomic, bound: BoundTask) -> Outcome:
         if plan is None or plan.config is not config:
             plan = atomic.plans[id(choice)] = plan_session(config, choice, (), atomic.schema)
     hints = Hints(inputs=bound.values, target=run.options.target, **atomic.hints)
-    handler = open_handler(run, bound, plan, tools=tools, hints=hints)
     _note_model(run, task, choice, bound=bound)
+    handler = open_handler(run, bound, plan, tools=tools, hints=hints)
     warnings: dict[str, None] = {}
     try:
         if later:
