@@ -1,7 +1,5 @@
 """The progress of a running batch and of other long work, shown to a person, a log or a program.
 
-program.
-
 A display gets every result and, every TICK_S seconds, a Snapshot. Snapshots contain ids, counts and
 kinds of errors, never text of a model or a row.
 """

@@ -1,9 +1,5 @@
-"""`evaluator trust`, and the question whether files of a project may name hosts, keys and code.
-
-Asks the person at the terminal whether files of a project may name hosts, keys, code and the
-like.
-
-back.
+"""`evaluator trust`, and the question to the person at the terminal whether files of a project may
+name hosts, keys and code.
 """
 
 from __future__ import annotations

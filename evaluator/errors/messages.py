@@ -1,6 +1,4 @@
-"""Parts of messages, the loggers of the package, and HTML tables for notebooks.
-
-made safe to print.
+"""Parts of messages, made safe to print; the loggers of the package; HTML tables for notebooks.
 
 The loggers of the package, all below `evaluator`. They are silent until the program configures
 logging.

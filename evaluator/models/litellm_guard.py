@@ -1,6 +1,7 @@
 """Limits what LiteLLM does on the wire during one of our calls, and reads its raw streams.
 
-that the model's id does not choose, no key over plain http, bounded responses.
+The limits: one request a call, no redirect, a host that the model's id does not choose, no key over
+plain http, bounded responses.
 
 LiteLLM's own HTTP handlers post a second time when a connection breaks, whatever its retries are
 set to; the request may have been billed by then. They follow redirects, with the key and the

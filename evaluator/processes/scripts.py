@@ -1,6 +1,5 @@
-"""Runs a script within limits, and tries whether a sandbox works by running one in it.
-
-output and memory.
+"""Runs a script within limits of time, output and memory, and tries whether a sandbox works by
+running one in it.
 
 Each script is a `SupervisedProcess`: when `run_script` returns or raises, nothing that the script
 started is running.

@@ -1,9 +1,7 @@
-"""Converts what an MCP server sends to texts and plain values: tools, results, announcements.
+"""Converts what an MCP server sends to texts and plain values: tools, prompts, resources, results.
 
-What an MCP server announces by itself: changes of its lists and of subscribed resources, and log
+What a server announces by itself: changes of its lists and of subscribed resources, and log
 messages.
-
-resources.
 
 All of it is untrusted. Valid images are shown to the model; everything else that a model cannot
 read (other images, audio, blobs) is replaced by its media type and size.
