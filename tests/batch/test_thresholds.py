@@ -278,6 +278,19 @@ def test_a_good_variant_does_not_cover_up_for_a_bad_one() -> None:
     assert one(summary, "cost[variant=large] <= 0.41").value == pytest.approx(0.4)
 
 
+def test_an_amount_that_is_a_lower_bound_says_so() -> None:
+    first, second, *others = results_of("ppp")
+    summary = whole([replace(first, interrupted_calls=2), second, *others])
+    text = "2 calls were in flight when a process ended and may be billed too"
+    met = one(summary, "total_cost <= 2")
+    assert met.met and met.to_dict()["interrupted_calls"] == 2
+    assert str(met) == f"met: total_cost <= 2: at least 0.3 (3 of 3): {text}"
+    missed = one(summary, "input_tokens < 20")
+    assert str(missed) == f"missed: input_tokens < 20: at least 30 (3 of 3): 30 is not < 20: {text}"
+    assert one(summary, "accuracy >= 1").interrupted_calls == 0
+    assert "at least" not in str(one(whole([first, second]), "cost[variant=small] <= 2"))
+
+
 def test_a_cost_that_is_unknown_is_not_met() -> None:
     summary = whole([*results_of("p"), *results_of("pp", "large", cost=None)])
     result = one(summary, "cost <= 100")
@@ -344,6 +357,7 @@ def test_a_result_is_json() -> None:
         "of": 2,
         "where": "quiz × small",
         "reason": "0.5 is not >= 0.9",
+        "interrupted_calls": 0,
     }
 
 

@@ -23,6 +23,7 @@ from evaluator.batch.summary.parts import (
     ScorerSummary,
     Spending,
     VerdictCounts,
+    interrupted_text,
 )
 from evaluator.batch.summary.tables import (
     UNKNOWN,
@@ -251,8 +252,7 @@ def cost_line(spending: Spending) -> str:
         scoring_cost = f", and scoring {_money(scoring, is_bound=interrupted > 0)}"
     line = f"cost: {_money(spending.cost_usd, is_bound=interrupted > 0)}{scoring_cost}"
     if interrupted:
-        what = "1 call was" if interrupted == 1 else f"{interrupted:,} calls were"
-        line += f" ({what} in flight when a process ended and may be billed too)"
+        line += f" ({interrupted_text(interrupted)})"
     return line
 
 

@@ -395,6 +395,14 @@ class Spending(JsonForm):
     interrupted_calls: int
 
 
+def interrupted_text(calls: int) -> str:
+    """Why amounts are lower bounds, for a person; empty without such calls."""
+    if not calls:
+        return ""
+    what = "1 call was" if calls == 1 else f"{calls:,} calls were"
+    return f"{what} in flight when a process ended and may be billed too"
+
+
 @frozen
 class Percentiles(JsonForm):
     """The median, 90th and 99th percentile of `n` results; None where n is 0."""

@@ -17,6 +17,7 @@ from evaluator.batch.summary import (
     Percentiles,
     ReducedScore,
     VerdictCounts,
+    interrupted_text,
 )
 from evaluator.batch.thresholds.language import (
     AMOUNTS,
@@ -63,7 +64,8 @@ class ThresholdResult:
     """Whether a threshold is met. `value`, None if unknown, is based on `n` of `of` results.
 
     `where` is the template and variant, empty for the whole batch; `reason` is empty if the
-    threshold is met.
+    threshold is met. `interrupted_calls` were in flight when a process ended and may be billed too:
+    with them, `value` is a lower bound of a cost or of tokens.
     """
 
     threshold: Threshold
@@ -73,6 +75,7 @@ class ThresholdResult:
     of: int
     where: str = ""
     reason: str = ""
+    interrupted_calls: int = 0
 
     @property
     def met(self) -> bool:
@@ -92,10 +95,10 @@ class ThresholdResult:
             value = f"{self.value:.6g}"
         if self.value is not None and self.threshold.metric in DURATIONS:
             value = duration_text(self.value)
-        if self.reason:
-            reason = f": {self.reason}"
-        else:
-            reason = ""
+        if self.interrupted_calls:
+            value = f"at least {value}"
+        reasons = [self.reason, interrupted_text(self.interrupted_calls)]
+        reason = "".join(f": {each}" for each in reasons if each)
         return (
             f"{self.status.value}: {self.threshold}{where}: {value} ({self.n:,} of "
             f"{self.of:,}){reason}"
@@ -105,7 +108,7 @@ class ThresholdResult:
 @frozen
 class _Number:
     """`unknown`: why there is no value. `faults`: the number of results on which the scorer
-    failed.
+    failed. `interrupted_calls`: see `ThresholdResult`.
     """
 
     value: float | None
@@ -113,6 +116,7 @@ class _Number:
     of: int
     unknown: str = ""
     faults: int = 0
+    interrupted_calls: int = 0
 
 
 def check_thresholds(
@@ -264,6 +268,7 @@ def _judged(
         of=found.of,
         where=where,
         reason=reason,
+        interrupted_calls=found.interrupted_calls,
     )
     if reasons or found.value is None:
         decided = _missed_in_any_case(threshold, summary, group=group, pending=pending)
@@ -373,12 +378,13 @@ def _total(
         value: float | None = getattr(durations, metric.partition("_")[0])
         return _Number(value, durations.n, of=counts.total, unknown="there is no result")
     if metric in AMOUNTS:
-        return _amount(metric, getattr(holder.spending, AMOUNTS[metric]), of=counts.total)
+        return _amount(metric, getattr(holder.spending, AMOUNTS[metric]), holder, counts)
     if metric == "total_cost":
         own = holder.spending.cost_usd
         scoring = holder.spending.scoring_cost_usd
         known = min(own.known_for, scoring.known_for)
-        return _amount(metric, Amount(own.known + scoring.known, known, own.of), of=counts.total)
+        amount = Amount(own.known + scoring.known, known, own.of)
+        return _amount(metric, amount, holder, counts)
     if metric == "error_rate":
         if counts.results:
             share = counts.error / counts.results
@@ -394,12 +400,15 @@ def _total(
     )
 
 
-def _amount(metric: str, amount: Amount, of: int) -> _Number:
+def _amount(
+    metric: str, amount: Amount, holder: BatchSummary | GroupSummary, counts: VerdictCounts
+) -> _Number:
     return _Number(
         amount.total,
         amount.known_for,
-        of=of,
+        of=counts.total,
         unknown=f"{metric} is known for {amount.known_for:,} of {amount.of:,}",
+        interrupted_calls=holder.spending.interrupted_calls,
     )
 
 
