@@ -23,7 +23,7 @@ A key that is needed and missing is a ConfigurationError too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, Protocol, cast, get_args
+from typing import Any, Literal, Protocol, cast, get_args
 from urllib.parse import urlsplit
 
 from evaluator.errors import ConfigurationError
@@ -274,7 +274,7 @@ def _other_key(config: HandlerConfig) -> str:
 
 def _simulated(target: Target) -> tuple[Backend, str]:
     config = target.config
-    settings = {
+    settings: dict[str, Any] = {
         "latency_s" if name == "latency" else name: value
         for name, value in config.simulated.items()
     }

@@ -21,6 +21,7 @@ from evaluator.fields import (
     Positive,
     Range,
     check_fields,
+    check_names,
     to_dict,
 )
 from evaluator.lazy_dataclass import frozen
@@ -101,6 +102,17 @@ def _checked_prices(value: tuple[Any, ...] | None) -> tuple[float, float] | None
     return value
 
 
+_SIMULATED_RATES = ("wrong", "malformed", "rate_limit", "hang", "fail")
+
+
+def _checked_simulated(settings: Mapping[str, float]) -> Mapping[str, float]:
+    check_names(settings, (*_SIMULATED_RATES, "latency"))
+    for name in _SIMULATED_RATES:
+        if settings.get(name, 0) > 1:
+            raise FieldError(f"is {settings[name]!r}, expected a rate in [0, 1]", name)
+    return settings
+
+
 @frozen(kw_only=True)
 class HandlerConfig:
     """A handler profile: model, limits, tools and system prompt. Immutable: a template's overrides
@@ -160,7 +172,9 @@ class HandlerConfig:
     tool_calling: ToolCalling = "native"
     native_output: bool = False
     prompt_cache: PromptCache = "auto"
-    simulated: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    simulated: Annotated[Mapping[str, NotNegative], After(_checked_simulated)] = field(
+        default_factory=dict[str, float]
+    )
 
     def __post_init__(self) -> None:
         try:

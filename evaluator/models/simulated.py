@@ -19,6 +19,7 @@ from typing import Any, TypeAlias, cast
 from evaluator import clock
 from evaluator.errors import ConfigurationError, ProviderError
 from evaluator.errors.results import Usage
+from evaluator.fields import NotNegative, Share, accept
 from evaluator.models.backend import (
     FinishReason,
     Hints,
@@ -78,14 +79,9 @@ class SimulatedBackend:
             "fail": fail,
         }
         for name, rate in rates.items():
-            if not 0 <= rate <= 1:
-                raise ConfigurationError(
-                    f"simulated: {name} is {rate:g}, expected a probability in [0, 1]"
-                )
-        if not 0 <= latency_s < float("inf"):
-            raise ConfigurationError(
-                f"simulated: latency_s is {latency_s:g}, expected 0 or more seconds"
-            )
+            accept(Share, rate, f"simulated: {name}", ConfigurationError)
+        accept(NotNegative, latency_s, "simulated: latency_s", ConfigurationError)
+        accept(NotNegative | None, retry_after_s, "simulated: retry_after_s", ConfigurationError)
         self._seed = seed
         self._script = script
         self._latency_s = latency_s

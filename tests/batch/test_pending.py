@@ -53,7 +53,9 @@ def test_settings_that_differ_are_named(
 
 
 def test_settings_are_kept_without_their_texts() -> None:
-    kept = str(told(system="Hush.", base_url="http://user:secret@there/v1", simulated={"a": "b"}))
+    kept = str(
+        told(system="Hush.", base_url="http://user:secret@there/v1", simulated={"wrong": 0.5})
+    )
     assert "Hush" not in kept and "secret" not in kept and "'model': 'm'" in kept
 
 

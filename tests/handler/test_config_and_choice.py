@@ -454,3 +454,19 @@ def test_prices_and_windows_that_no_model_has_are_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match=f"{name} is .*{expected}"):
         HandlerConfig(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"wrong": True}, "simulated.wrong is True, expected a number, at least 0"),
+        ({"wrong": 1.5}, "simulated.wrong is 1.5, expected a rate in [0, 1]"),
+        ({"latency_s": 1}, "simulated.latency_s is unknown; did you mean `latency`?"),
+    ],
+)
+def test_settings_that_the_simulated_model_does_not_have_are_refused(
+    settings: dict[str, float], message: str
+) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        HandlerConfig(name="mine", simulated=settings)
+    assert str(raised.value) == f"profile 'mine': {message}"

@@ -150,7 +150,17 @@ def test_a_wrong_label_is_another_label() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"wrong": 1.1}, {"hang": -0.1}, {"fail": float("nan")}, {"latency_s": -1}]
+    "settings",
+    [
+        {"wrong": 1.1},
+        {"wrong": True},
+        {"wrong": "often"},
+        {"hang": -0.1},
+        {"fail": float("nan")},
+        {"latency_s": -1},
+        {"latency_s": float("inf")},
+        {"retry_after_s": -1},
+    ],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError):
