@@ -87,7 +87,11 @@ def test_a_task_folder_that_no_system_can_have_is_an_error(
 WRONG_CALLS: list[tuple[Callable[[Evaluator], Any], type[Exception], str]] = [
     (lambda e: e.evaluate_sync(None), UsageError, "expected text or a node"),  # type: ignore[arg-type]
     (lambda e: e.evaluate_sync("echo", ["t"]), UsageError, "expected a mapping"),  # type: ignore[arg-type]
-    (lambda e: e.evaluate_batch("echo", [], concurrency=0), UsageError, "expected 1 or more"),
+    (
+        lambda e: e.evaluate_batch("echo", [], concurrency=0),
+        UsageError,
+        "concurrency is 0, expected an integer, at least 1",
+    ),
     (lambda e: Evaluator(e.library, "nope"), ConfigurationError, "there are: "),
     (lambda e: Evaluator(e.library, "offline", roots="data"), UsageError, "list of folders"),
     (
@@ -105,6 +109,10 @@ WRONG_CALLS: list[tuple[Callable[[Evaluator], Any], type[Exception], str]] = [
     (lambda e: e.library.get(None), UsageError, "name is a NoneType"),  # type: ignore[arg-type]
     (lambda e: e.library.match(None), UsageError, "request is a NoneType"),  # type: ignore[arg-type]
     (lambda e: e.library.match("x", limit="a"), UsageError, "limit is 'a'"),  # type: ignore[arg-type]
+    (lambda e: e.library.match("x", limit=True), UsageError, "limit is True"),
+    (lambda e: Evaluator(e.library, max_depth=True), UsageError, "max_depth is True"),
+    (lambda e: e.evaluate_batch("echo", [], concurrency=True), UsageError, "concurrency is True"),
+    (lambda e: SimulatedBackend(script="yes"), ConfigurationError, "script is a string"),
     (lambda e: e.evaluate_batch("echo", None), UsageError, "rows is a NoneType"),  # type: ignore[arg-type]
     (lambda e: e.evaluate_batch("echo", [], concurrency="a"), UsageError, "concurrency is 'a'"),  # type: ignore[arg-type]
     (lambda e: Evaluator(e.library, "offline", roots=3), UsageError, "roots is an int"),  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from evaluator.errors import UsageError
 from evaluator.errors.messages import type_of
 from evaluator.errors.results import Outcome, TaskError, TaskId
+from evaluator.fields import Count, accept
 from evaluator.handler.conversation import OnMessage
 from evaluator.interpreter.batch import evaluate_rows
 from evaluator.interpreter.evaluator_parts import EvaluatorParts
@@ -469,11 +470,8 @@ class Evaluator(EvaluatorParts):
         Raises: UsageError, at once, for text, a path, a mapping or a frame: `run_batch` takes
         those.
         """
-        is_whole = isinstance(concurrency, int)  # pyright: ignore[reportUnnecessaryIsInstance]
-        if not is_whole or concurrency < 1:
-            raise UsageError(f"concurrency is {concurrency!r}, expected 1 or more")
-        if task_files not in ("packed", "each"):
-            raise UsageError(f"task_files is {task_files!r}, expected packed or each")
+        accept(Count, concurrency, "concurrency", UsageError)
+        accept(Literal["packed", "each"], task_files, "task_files", UsageError)
         services = self.services
         store = services.store
         is_packed = store is not None and task_files == "packed"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from evaluator.errors import ConfigurationError, RecordError, UsageError
 from evaluator.errors.messages import LOGGER, type_of, visible
+from evaluator.fields import Natural, accept
 from evaluator.files.locations import given_path
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.model_choice import ModelChooser
@@ -77,9 +78,7 @@ def check_arguments(arguments: Mapping[str, object]) -> None:
     for name, (fits, expected) in _ARGUMENTS.items():
         if arguments[name] is not None and not fits(arguments[name]):
             raise UsageError(f"{name} is {type_of(arguments[name])}, expected {expected}")
-    max_depth = arguments["max_depth"]
-    if not isinstance(max_depth, int) or max_depth < 0:
-        raise UsageError(f"max_depth is {max_depth!r}, expected an integer, 0 or more")
+    accept(Natural, arguments["max_depth"], "max_depth", UsageError)
 
 
 def log_notice(line: str) -> None:

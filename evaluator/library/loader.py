@@ -255,7 +255,7 @@ class TemplateLibrary:
         Raises: UsageError, for a request without any text, a node of another type, or a limit below
         1.
         """
-        if not isinstance(limit, int) or limit < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+        if type(limit) is not int or limit < 1:
             raise UsageError(f"limit is {limit!r}; it must be at least 1")
         if isinstance(request, str):
             if not request.strip():

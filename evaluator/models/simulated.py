@@ -18,6 +18,7 @@ from typing import Any, TypeAlias, cast
 
 from evaluator import clock
 from evaluator.errors import ConfigurationError, ProviderError
+from evaluator.errors.messages import type_of
 from evaluator.errors.results import Usage
 from evaluator.fields import NotNegative, Share, accept
 from evaluator.models.backend import (
@@ -78,6 +79,8 @@ class SimulatedBackend:
             "hang": hang,
             "fail": fail,
         }
+        if isinstance(script, str):
+            raise ConfigurationError("simulated: script is a string, expected a list of answers")
         for name, rate in rates.items():
             accept(Share, rate, f"simulated: {name}", ConfigurationError)
         accept(NotNegative, latency_s, "simulated: latency_s", ConfigurationError)
@@ -192,8 +195,13 @@ class SimulatedBackend:
         else:
             if isinstance(item, Mapping):
                 items = (item,)
-            else:
+            elif isinstance(item, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
                 items = tuple(item)
+            else:
+                raise ConfigurationError(
+                    f"simulated: the script gave {type_of(item)}, expected text, tool calls, a "
+                    "ModelResponse or an exception"
+                )
             text = "".join(str(call.get("text", "")) for call in items)
             calls = tuple(_tool_call(call, i, digest=digest) for i, call in enumerate(items, 1))
         for stop in request.stop:

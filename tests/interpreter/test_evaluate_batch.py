@@ -151,7 +151,7 @@ def test_tasks_are_packed_unless_each_is_to_have_a_file(
     single = evaluator.evaluate_sync("say", rows[0])
     assert (tmp_path / "tasks" / "done" / f"TASK-{single.task_id}.md").is_file()
     assert [task.id for task in evaluator.services.store.list()] == [6, 5, 4, 3, 2, 1]
-    with pytest.raises(UsageError, match="task_files is 'one', expected packed or each"):
+    with pytest.raises(UsageError, match="task_files is 'one', expected one of packed, each"):
         evaluator.evaluate_batch("say", rows, task_files="one")
 
 

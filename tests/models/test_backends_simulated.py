@@ -98,6 +98,11 @@ def test_a_script_answers_in_order_and_then_fails() -> None:
     assert "used up" in failure(backend).message
 
 
+def test_an_item_of_a_script_of_another_type_is_an_error_that_says_what_it_may_be() -> None:
+    with pytest.raises(ConfigurationError, match="the script gave an int, expected text, tool"):
+        answer(SimulatedBackend(script=lambda request: 5))  # type: ignore[arg-type,return-value]
+
+
 def test_a_script_may_raise_and_a_function_may_return_none() -> None:
     assert failure(SimulatedBackend(script=[ProviderError("no", kind="server")])).kind == "server"
     backend = SimulatedBackend(script=lambda request: "hi" if request.temperature else None)
