@@ -110,7 +110,16 @@ def test_the_cost_of_the_week_counts_what_is_unknown_apart(tmp_path: Path) -> No
     for usage in ({"cost_usd": 1.0}, {"cost_usd": None}, {}):
         store.create("r").close(Summary("completed", 0, 0, 0.1, usage=usage))
     cost = page(tmp_path, "/").data["cost"]
-    assert cost == {"known_usd": 1.5, "unknown": 1, "count": 4}
+    assert cost == {"known_usd": 1.5, "unknown": 1, "count": 4, "is_bound": False}
+
+
+def test_the_cost_of_the_week_is_a_lower_bound_where_a_process_ended_in_a_call(
+    tmp_path: Path,
+) -> None:
+    paid = replace(PASSED, usage=Usage(1, 1, cost_usd=0.25), interrupted_calls=1)
+    write_summarised(tmp_path / "batch", [paid], created=ago(days=1))
+    cost = page(tmp_path, "/").data["cost"]
+    assert cost == {"known_usd": 0.25, "unknown": 0, "count": 1, "is_bound": True}
 
 
 def test_what_a_simulated_model_answered_says_so(tmp_path: Path) -> None:

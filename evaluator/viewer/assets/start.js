@@ -14,10 +14,10 @@ function startView(data) {
   ];
 }
 
-function costText({ known_usd: known, unknown, count }) {
+function costText({ known_usd: known, unknown, count, is_bound: isBound }) {
   if (!count) return "Nothing was run in the last seven days.";
   const rest = unknown ? `; the cost of ${whole(unknown)} is unknown` : "";
-  return ["Last seven days: ", make("b", null, money(known)), ` for ${plural(count, "run or batch", "runs and batches")}${rest}`];
+  return ["Last seven days: ", make("b", null, atLeast(isBound, money(known))), ` for ${plural(count, "run or batch", "runs and batches")}${rest}`];
 }
 
 function runningNow({ batches, runs, tasks }) {

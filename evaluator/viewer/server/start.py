@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -13,6 +13,7 @@ from evaluator import clock
 from evaluator.batch.folder import BatchFolder
 from evaluator.errors import EvaluatorError
 from evaluator.queue import EntryStatus, QueueEntry, QueueView
+from evaluator.record.steps import INTERRUPTED_CALLS
 from evaluator.record.store import TaskStore
 from evaluator.record.task_folder import TaskSummary
 from evaluator.viewer.json_form import Page, Query
@@ -142,18 +143,24 @@ def _trends(batches: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 def _cost_of_week(
     found: list[BatchEntry], runs: list[tuple[dict[str, Any], TaskSummary]]
 ) -> dict[str, Any]:
-    """What batches and runs of the last seven days cost, as far as it is known."""
+    """What batches and runs of the last seven days cost, as far as it is known. `is_bound`: calls
+    of batches that were in flight when a process ended may be billed too. The list of runs, which
+    is read without their results, does not say that.
+    """
     since = datetime.fromtimestamp(clock.wall(), UTC) - _WEEK
     known = 0.0
     unknown = 0
     count = 0
+    is_bound = False
     for entry in found:
         if entry.batch is None or not _is_after(entry.created, since):
             continue
         count += 1
-        cost = _cost_of_batch(entry.batch.folder)
+        groups = _groups_of(entry.batch.folder)
+        cost = _cost_of(groups)
         known += cost or 0.0
         unknown += cost is None
+        is_bound |= any(group.get(INTERRUPTED_CALLS) for group in groups)
     for run, task in runs:
         if task.header is None or not _is_after(task.header.created, since):
             continue
@@ -163,16 +170,18 @@ def _cost_of_week(
             known += cost
         else:
             unknown += 1
-    return {"known_usd": known, "unknown": unknown, "count": count}
+    return {"known_usd": known, "unknown": unknown, "count": count, "is_bound": is_bound}
 
 
-def _cost_of_batch(folder: Path) -> float | None:
+def _groups_of(folder: Path) -> list[Mapping[str, Any]]:
+    """The spending of each group of a batch."""
     summary = mapping(BatchFolder.reader(folder).summary())
+    return [mapping(mapping(group).get("spending")) for group in summary.get("groups") or []]
+
+
+def _cost_of(groups: list[Mapping[str, Any]]) -> float | None:
     total = 0.0
-    for group in summary.get("groups") or []:
-        spending = mapping(mapping(group).get("spending"))
-        if spending.get("interrupted_calls"):
-            return None  # the amounts are lower bounds
+    for spending in groups:
         for name in ("cost_usd", "scoring_cost_usd"):
             spent = mapping(spending.get(name))
             if spent.get("known_for") != spent.get("of"):
