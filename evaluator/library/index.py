@@ -80,7 +80,11 @@ class RequestTerm(NamedTuple):
 
 
 class Index:
-    """An index over templates, given as nodes with their names."""
+    """An index over templates, given as nodes with their names.
+
+    `size` is their number, `asked` are the numbers of those that take questions about anything, and
+    `rare` is the weight of a word that no template has.
+    """
 
     def __init__(self, nodes: Sequence[Task], names: Sequence[str]) -> None:
         self.size = len(nodes)

@@ -145,10 +145,8 @@ NODE_VECTORS = Logistic.of("3.53 -2.37 1.76 -0.55 1.13 -1.78 -1.2 -1.18 1.5 1.98
 
 LONG_FACTOR = 0.85
 """A sentence of a long request may be data, so it counts less than the whole request."""
-
-
 # The part of the meaning in a coverage, where vectors are used; the rest is lexical.
-MEANING_SHARE = 0.4
+_MEANING_SHARE = 0.4
 
 
 class Meaning(NamedTuple):
@@ -163,7 +161,7 @@ class Meaning(NamedTuple):
         """What the meaning adds to the coverage of each template."""
         found = self.cosines(documents)
         return {
-            d: MEANING_SHARE * max(0.0, cosine) for d, cosine in zip(documents, found, strict=True)
+            d: _MEANING_SHARE * max(0.0, cosine) for d, cosine in zip(documents, found, strict=True)
         }
 
 
@@ -182,7 +180,7 @@ def search(index: Index, reading: Reading, limit: int, meaning: Meaning | None =
             scores[document] = query.score(document)
         scores[document] += _ASKED * query.unknown
     # A coverage is at most about 1: this is what it is divided by.
-    most = (query.mass + _PRIOR * index.rare) / (1.0 if meaning is None else 1 - MEANING_SHARE)
+    most = (query.mass + _PRIOR * index.rare) / (1.0 if meaning is None else 1 - _MEANING_SHARE)
     near: dict[int, float] = {}
     equal: dict[int, float] = {}
     if is_sorted:
