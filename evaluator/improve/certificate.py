@@ -2,10 +2,9 @@
 
 `content` is a function of the settings, the rows and the recorded answers: a search that was killed
 and resumed has the same. `measured` has what depends on the time. Both are signed with the user's
-key. `verify` repeats the search from its records, without a call and without the project.
-
-Shows a certificate: the decision with its interval, prices, flipped rows, the candidates as a
-tree, and the diff of the template.
+key. `verify` repeats the search from its records, without a call and without the project. What is
+shown: the decision with its interval, prices, flipped rows, the candidates as a tree, and the diff
+of the template.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""Checks generated tasks, and names the templates that the Evaluator itself uses.
+"""Checks generated tasks, and names the templates that the Evaluator itself uses: to choose a
+template, to extract inputs, to decompose a task, to compile words to a task. A template of the same
+name in the library comes first, so that a project can change the prompt.
 
-The templates that the Evaluator itself uses: to choose a template, to extract inputs, to decompose
-a task, to compile words to a task.
-
-A template of the same name in the library comes first, so that a project can change the prompt.
-
-An `Allowance` says what the task may contain. It applies to templates that the task calls or takes
-parts from, too: one that runs a process is refused like a process in the task itself.
+An `Allowance` says what a generated task may contain. It applies to templates that the task calls
+or takes parts from, too: one that runs a process is refused like a process in the task itself.
 """
 
 from __future__ import annotations

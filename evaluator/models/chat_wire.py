@@ -417,8 +417,6 @@ def _cached(usage: Mapping[str, Any]) -> int | None:
     for name in ("prompt_cache_hit_tokens", "cached_tokens"):
         if counted is None:
             counted = _count(usage.get(name))
-        else:
-            counted = counted
     return counted
 
 

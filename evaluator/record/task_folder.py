@@ -93,9 +93,7 @@ class TaskFolder:
                 fd = open_regular(path, max_bytes=MAX_FILE_BYTES)
             except FileNotFoundError:
                 # The task was finished, and its file moved, after it was found.
-                if isinstance(task, Path):
-                    path = path
-                else:
+                if not isinstance(task, Path):
                     path = self.path_of(task)
                 fd = open_regular(path, max_bytes=MAX_FILE_BYTES)
             with open(fd, "rb") as file:

@@ -5,9 +5,7 @@ Each refusal states its reason. Refused are paths outside the roots (absolute, b
 that only begins like a root), links anywhere in a path, everything that is not a regular file
 (devices, pipes, sockets), files with several hard links, which may be a second name of a file
 elsewhere, files above the size limit, and denied paths, such as the record of the run. `writing`
-changes files under the same rules.
-
-Replaces exact text, and shows a change as a diff. No file is accessed here.
+changes files under the same rules; `replace_text` and `diff` are for both, and access no file.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """An X display, and the keys that a model may press on it.
 
-The keys that a model may press, by their xdotool names: `ctrl+s`, `Return`, `Page_Down`,
-`shift+F10`.
-
-The set is fixed because xdotool runs a key name that is also one of its commands. `Help` is left
-out for that reason.
+The keys have their xdotool names: `ctrl+s`, `Return`, `Page_Down`, `shift+F10`. The set is fixed
+because xdotool runs a key name that is also one of its commands. `Help` is left out for that
+reason.
 
 Each program is started by its argv, never through a shell, within the limits of a script: its own
 session, a scrubbed environment plus DISPLAY, 10 seconds, limited output; it is dead when the call

@@ -1,13 +1,11 @@
 """Reports and comparisons of batches, as a file and as JSON.
 
-Writes a report: one HTML file with the numbers, the plots and the samples of batches.
+A report is one HTML file with the numbers, the plots and the samples of batches. It opens offline,
+from a disk, and loads nothing else. The numbers are those of the summary; the page computes none.
+If not all samples fit, passed ones are left out first, and the page says that it shows n of N.
 
-It opens offline, from a disk, and loads nothing else. The numbers are those of the summary; the
-page computes none. If not all samples fit, passed ones are left out first, and the page says that
-it shows n of N.
-
-Two batches compared, as JSON: the result in words, the numbers, the verdicts as a matrix, and
-the samples of one of its cells side by side. The report and the server show the same.
+A comparison of two batches has the result in words, the numbers, the verdicts as a matrix, and the
+samples of one of its cells side by side. The report and the server show the same.
 """
 
 from __future__ import annotations

@@ -1,16 +1,10 @@
 """The Engine protocol, the concurrent run that engines share, and the jobs and links of a pool.
 
-A job of the pool: a sample that a process evaluates, and its result if it ends every process
-that evaluates it.
-
-The connection to one Host: sends queued messages, delivers received ones, and reports when the
-process is lost.
-
-One limiter for calls that other processes make: requests and answers are messages.
+A `Job` is a sample that a process evaluates, a `Link` the connection to one process.
 
 A call made in another process acquires its permit from the batch's one limiter, together with all
-other calls, and reports its usage there. The calls of a lost process count as made with unknown
-usage, so that a budget is never exceeded by them.
+other calls, and reports its usage there; requests and answers are messages. The calls of a lost
+process count as made with unknown usage, so that a budget is never exceeded by them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """The engine of several processes on this machine, for scorers that compute.
 
-A Host in a worker process on this machine, as the pool uses it: calls and answers are pickles on
-a socket.
-
 This process reads rows, hands out samples, applies rate limits and the budget, and writes the
-results; the workers evaluate and judge.
+results; the workers evaluate and judge. A worker process has a Host; calls of it and its answers
+are pickles on a socket.
 """
 
 from __future__ import annotations

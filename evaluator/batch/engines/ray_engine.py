@@ -1,13 +1,8 @@
 """The engine of a Ray cluster, and single commands on its nodes.
 
 This process reads rows, hands out samples, applies rate limits and the budget, and writes the
-results; the nodes evaluate and judge.
-
-A command on a node of a Ray cluster, for background tasks: one actor, which ends with the
-task.
-
-Ray as the pool needs it: connects to a cluster or starts one, lists its nodes, and starts one
-actor per process.
+results; the nodes evaluate and judge. Each of their processes is an actor. A command on a node, for
+background tasks, is an actor too, which ends with the task.
 
 A running cluster is left running; one that was started here ends with the context. Ray's telemetry
 is off in everything that is started here, and its log stays in its files.

@@ -3,9 +3,8 @@
 A session is shown as its process writes it: calls by model, what is held and why, and the budget.
 The file may be somebody else's: every value is checked, and what does not fit is left out.
 
-Commands to a running batch, as `evaluator batch pause` and the others send them, with their states.
-
-A command goes through the log in the batch's folder, see `evaluator.batch.control`.
+The page sends commands to a running batch, as `evaluator batch pause` and the others do, and shows
+their states. A command goes through the log in the batch's folder, see `evaluator.batch.control`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the parts of a prompt come from, and what changed between attempts.
+"""Where the parts of a prompt come from, what changed between attempts, and when steps happened.
 
 The lines of a template are shown around the place of an error. The place comes from a task file,
 which may be somebody else's: only XML files of the project and shipped ones are read.
@@ -7,10 +7,9 @@ A record has the whole prompt, not the origin of its parts. They are found by th
 that the template has in the same words, an input's value, an answer, or a block of context, which
 names its source.
 
-When the steps of a run happened is the place of each step and subtask on an axis that begins with
-the run. The times are those of the record: a step's start and duration, and the creation and
-duration of a subtask's file. The time between the last step of an interrupted run and the process
-that resumed it is left out.
+Each step and subtask has its place on an axis that begins with the run. The times are those of the
+record: a step's start and duration, and the creation and duration of a subtask's file. The time
+between the last step of an interrupted run and the process that resumed it is left out.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """What the pages share: the project's folders, the indexes of batches, and numbers that take
 time.
 
-The folders that the viewer shows below one folder: task folders, batches, queues, searches for
-better templates, and those of background tasks.
-
-They are found by looking. An address names a folder by a hash of its relative path, so that no
-address leads outside what was found. Links are not followed.
+The folders are those of task files, batches, queues, searches for better templates and background
+tasks, below one folder. They are found by looking. An address names a folder by a hash of its
+relative path, so that no address leads outside what was found. Links are not followed.
 """
 
 from __future__ import annotations
