@@ -288,6 +288,8 @@ def test_an_amount_that_is_a_lower_bound_says_so() -> None:
     missed = one(summary, "input_tokens < 20")
     assert str(missed) == f"missed: input_tokens < 20: at least 30 (3 of 3): 30 is not < 20: {text}"
     assert one(summary, "accuracy >= 1").interrupted_calls == 0
+    unpriced = replace(first, interrupted_calls=2, usage=Usage(cost_usd=None))
+    assert "cost <= 2: unknown (0 of 1)" in str(one(whole([unpriced]), "cost <= 2"))
     assert "at least" not in str(one(whole([first, second]), "cost[variant=small] <= 2"))
 
 

@@ -16,6 +16,7 @@ from evaluator.batch.summary import (
     GroupSummary,
     Percentiles,
     ReducedScore,
+    Spending,
     VerdictCounts,
     interrupted_text,
 )
@@ -95,7 +96,7 @@ class ThresholdResult:
             value = f"{self.value:.6g}"
         if self.value is not None and self.threshold.metric in DURATIONS:
             value = duration_text(self.value)
-        if self.interrupted_calls:
+        if self.value is not None and self.interrupted_calls:
             value = f"at least {value}"
         reasons = [self.reason, interrupted_text(self.interrupted_calls)]
         reason = "".join(f": {each}" for each in reasons if each)
@@ -378,13 +379,14 @@ def _total(
         value: float | None = getattr(durations, metric.partition("_")[0])
         return _Number(value, durations.n, of=counts.total, unknown="there is no result")
     if metric in AMOUNTS:
-        return _amount(metric, getattr(holder.spending, AMOUNTS[metric]), holder, counts)
+        amount: Amount = getattr(holder.spending, AMOUNTS[metric])
+        return _amount(metric, amount, spending=holder.spending, of=counts.total)
     if metric == "total_cost":
         own = holder.spending.cost_usd
         scoring = holder.spending.scoring_cost_usd
         known = min(own.known_for, scoring.known_for)
         amount = Amount(own.known + scoring.known, known, own.of)
-        return _amount(metric, amount, holder, counts)
+        return _amount(metric, amount, spending=holder.spending, of=counts.total)
     if metric == "error_rate":
         if counts.results:
             share = counts.error / counts.results
@@ -400,15 +402,13 @@ def _total(
     )
 
 
-def _amount(
-    metric: str, amount: Amount, holder: BatchSummary | GroupSummary, counts: VerdictCounts
-) -> _Number:
+def _amount(metric: str, amount: Amount, spending: Spending, of: int) -> _Number:
     return _Number(
         amount.total,
         amount.known_for,
-        of=counts.total,
+        of=of,
         unknown=f"{metric} is known for {amount.known_for:,} of {amount.of:,}",
-        interrupted_calls=holder.spending.interrupted_calls,
+        interrupted_calls=spending.interrupted_calls,
     )
 
 
