@@ -171,22 +171,35 @@ def search(index: Index, reading: Reading, limit: int, meaning: Meaning | None =
     """
     query = _Query(reading, index)
     # Which are the best for a node is seen from their scores.
-    count = max(limit, 2 if reading.inputs is None else _CANDIDATES_OF_NODES)
+    is_text = reading.inputs is None
+    if is_text:
+        count = max(limit, 2)
+        shown = limit
+    else:
+        count = max(limit, _CANDIDATES_OF_NODES)
+        shown = count
     # Where more than the words counts, more templates can be among the best.
-    is_sorted = reading.inputs is None and meaning is None
-    scores = query.scores(count if is_sorted else _CANDIDATES)
-    for document in index.asked if reading.is_general_question else ():
-        if document not in scores:
-            scores[document] = query.score(document)
-        scores[document] += _ASKED * query.unknown
+    is_sorted = is_text and meaning is None
+    if is_sorted:
+        depth = count
+    else:
+        depth = _CANDIDATES
+    scores = query.scores(depth)
+    if reading.is_general_question:
+        for document in index.asked:
+            if document not in scores:
+                scores[document] = query.score(document)
+            scores[document] += _ASKED * query.unknown
     # A coverage is at most about 1: this is what it is divided by.
-    most = (query.mass + _PRIOR * index.rare) / (1.0 if meaning is None else 1 - _MEANING_SHARE)
+    most = query.mass + _PRIOR * index.rare
+    smallest = SMALL_LIBRARY
+    if meaning is not None:
+        most /= 1 - _MEANING_SHARE
+        smallest = _SMALLEST_WITH_MEANING
     near: dict[int, float] = {}
     equal: dict[int, float] = {}
-    if is_sorted:
-        documents = query.candidates(scores, count)
-    else:
-        documents = query.candidates(scores, _CANDIDATES)
+    documents = query.candidates(scores, depth)
+    if not is_sorted:
         equal = index.equal_inputs(reading.inputs or frozenset())
         by_inputs = nlargest(_CANDIDATES, equal, key=lambda d: (equal[d], -d))
         documents = list(dict.fromkeys((*by_inputs, *documents)))
@@ -217,8 +230,6 @@ def search(index: Index, reading: Reading, limit: int, meaning: Meaning | None =
         else:
             heappushpop(best, found)
     best.sort(reverse=True)
-    shown = limit if reading.inputs is None else count
-    smallest = SMALL_LIBRARY if meaning is None else _SMALLEST_WITH_MEANING
     size = math.log(max(index.size, smallest))
     return [
         Hit(
@@ -309,7 +320,9 @@ class _Query:
         ]
         self._parts = list(map(impacts_of, map(dict.values, parts)))
         self._action = reading.action
-        self._verb = (NOWHERE, NOWHERE) if reading.action is None else index.verb(reading.action[0])
+        self._verb = (NOWHERE, NOWHERE)
+        if reading.action is not None:
+            self._verb = index.verb(reading.action[0])
         self._content = [term for term in self._terms.values() if term.mass > 0]
         if self._terms:
             self._more |= kinds
