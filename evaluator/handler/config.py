@@ -109,7 +109,7 @@ def _checked_simulated(settings: Mapping[str, float]) -> Mapping[str, float]:
     check_names(settings, (*_SIMULATED_RATES, "latency"))
     for name in _SIMULATED_RATES:
         if settings.get(name, 0) > 1:
-            raise FieldError(f"is {settings[name]!r}, expected a rate in [0, 1]", name)
+            raise FieldError("expected a rate in [0, 1]", name, settings[name])
     return settings
 
 

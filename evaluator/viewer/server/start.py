@@ -156,11 +156,11 @@ def _cost_of_week(
         if entry.batch is None or not _is_after(entry.created, since):
             continue
         count += 1
-        groups = _groups_of(entry.batch.folder)
-        cost = _cost_of(groups)
+        spendings = _spendings_of(entry.batch.folder)
+        cost = _cost_of(spendings)
         known += cost or 0.0
         unknown += cost is None
-        is_bound |= any(group.get(INTERRUPTED_CALLS) for group in groups)
+        is_bound |= any(spending.get(INTERRUPTED_CALLS) for spending in spendings)
     for run, task in runs:
         if task.header is None or not _is_after(task.header.created, since):
             continue
@@ -173,15 +173,16 @@ def _cost_of_week(
     return {"known_usd": known, "unknown": unknown, "count": count, "is_bound": is_bound}
 
 
-def _groups_of(folder: Path) -> list[Mapping[str, Any]]:
+def _spendings_of(folder: Path) -> list[Mapping[str, Any]]:
     """The spending of each group of a batch."""
     summary = mapping(BatchFolder.reader(folder).summary())
     return [mapping(mapping(group).get("spending")) for group in summary.get("groups") or []]
 
 
-def _cost_of(groups: list[Mapping[str, Any]]) -> float | None:
+def _cost_of(spendings: list[Mapping[str, Any]]) -> float | None:
+    """What all groups cost with their judges; None if that is not known of all results."""
     total = 0.0
-    for spending in groups:
+    for spending in spendings:
         for name in ("cost_usd", "scoring_cost_usd"):
             spent = mapping(spending.get(name))
             if spent.get("known_for") != spent.get("of"):
