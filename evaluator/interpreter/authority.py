@@ -210,17 +210,13 @@ class Authority:
                 f"{_name(task)} may not {' or '.join(excesses)}: the task that started it may not"
             )
 
-    def check_provider(self, task: Task, provider: str, profile: str, *, by_template: bool) -> None:
+    def check_provider(self, task: Task, provider: str, profile: str) -> None:
         """Raises: NotAllowed, if the task would send its prompt where the task above does not.
 
-        The models of that task's own profile are allowed; `by_template`: the template named the
-        model.
+        The models of that task's own profile are allowed, unless the template names one.
         """
-        if (
-            self.providers is None
-            or provider in self.providers
-            or (profile == self.profile and not by_template)
-        ):
+        is_of_profile = profile == self.profile and task.model is None
+        if self.providers is None or provider in self.providers or is_of_profile:
             return
         raise NotAllowed(
             f"{_name(task)} may not call {provider}: the task that started it calls "

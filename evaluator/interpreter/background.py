@@ -34,7 +34,7 @@ class BackgroundService(Protocol):
     """Makes the tools of a session, and passes on what its background tasks tell it."""
 
     def tools(self, spawner: Any) -> Mapping[str, Tool]:
-        """The tools BACKGROUND_TOOLS of the task of `spawner`, its `subtasks.Spawner`.
+        """The tools BACKGROUND_TOOLS of the task of `spawner`, its `spawning.Spawner`.
 
         When they are closed, everything that the task started is ended.
         """

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import field, replace
+from functools import partial
 from typing import Any
 
 from evaluator.errors import RecordError, UsageError
@@ -30,7 +31,7 @@ from evaluator.language.scopes import Scope
 from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.limits.budget import Budget
 from evaluator.models.backend import Message
-from evaluator.nodes import Atomic, Span, Text
+from evaluator.nodes import Atomic, HandlerSpec, Span, Text
 from evaluator.output import split_thinking
 from evaluator.record.recorded_steps import ResumedSteps, Unfinished
 from evaluator.record.step_log import StepLog
@@ -94,16 +95,16 @@ class Chat:
             steps = StepLog(journal, earlier, scrub=store.redactor)
             return await record_run(run, steps)
 
-    async def _run(self, run: Run, frame: Frame) -> Outcome:
+    async def _run(self, task: Atomic, run: Run, frame: Frame) -> Outcome:
         steps = run.steps
-        await check_sandboxes(run, _TASK, frame.domain)
-        prepared = prepare(_TASK, frame)
+        await check_sandboxes(run, task, frame.domain)
+        prepared = prepare(task, frame)
         budget = Budget(CHAT, parent=run.budget)
         bound = BoundTask(
             prepared,
             Scope(),
             values={},
-            description=_TASK.description.value,
+            description=task.description.value,
             context=NOTHING,
             config=prepared.config_in(Scope()),
             budget=budget,
@@ -111,7 +112,7 @@ class Chat:
         )
         choice = await choose(run, None, bound=bound)
         steps.note("resolve", "resolve", CHAT, None, {"model": choice.label, "why": choice.why})
-        tools = await tools_for(run, _TASK, bound=bound, provider=choice.endpoint)
+        tools = await tools_for(run, task, bound=bound, provider=choice.endpoint)
         specs = ()
         if tools is not None:
             specs = tools.specs()
@@ -195,10 +196,14 @@ class Chat:
             self._answering = None
 
 
-def run_of(chat: Chat, services: Services) -> Run:
-    """The session as a run, also one below another task."""
+def run_of(chat: Chat, services: Services, profile: str | None = None) -> Run:
+    """The session as a run with this profile, also one below another task."""
+    task = _TASK
+    if profile is not None:
+        task = replace(_TASK, handler=HandlerSpec(ref=profile))
     # Run is not public, Chat is.
-    return Run(services, CHAT, inputs={}, body=chat._run)  # pyright: ignore[reportPrivateUsage]
+    body = partial(chat._run, task)  # pyright: ignore[reportPrivateUsage]
+    return Run(services, CHAT, inputs={}, body=body)
 
 
 @dataclass(slots=True)
@@ -228,7 +233,7 @@ class _Queries:
         path = f"query[{self.count}]"
         context = await assemble(
             self.run,
-            _TASK,
+            self.bound.task,
             policy=_POLICY,
             inherited=(),
             description=query,

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from evaluator.errors.results import Outcome, TaskResult
-from evaluator.interpreter.subtasks import Spawner, SubtaskRequest, spawning_tool
+from evaluator.interpreter.spawning import Spawner
+from evaluator.interpreter.subtasks import SubtaskRequest, spawning_tool
 from evaluator.models.backend import ToolSpec
 from evaluator.nodes import OutputFormat, Span, Text
 from evaluator.tools import Tool

@@ -11,6 +11,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -68,8 +69,9 @@ async def resume(
 
     `callbacks` has what receives text and events of the resumed run, and its `shots` where the
     record lacks them because they hold a secret; the other options are recorded. The limits of
-    `above` apply to it too. `trust`: what somebody else wrote is used too. `repair`:
-    see `TaskStore.reopen`; it applies to subtasks too.
+    `above` apply to it too, and then also those of `services` on subtasks and decompositions.
+    `trust`: what somebody else wrote is used too. `repair`: see `TaskStore.reopen`; it applies to
+    subtasks too.
 
     Raises: RecordError, UsageError, TemplateError, if the run cannot be resumed; nothing is changed
     then.
@@ -99,9 +101,16 @@ async def resume(
             repair=repair,
             trust=trust or trusts_foreign(services),
         )
-        services = recorded_services(header, services)
-        run = recorded_run(services, header, values=values)
-        run.options = recorded_options(header, services, callbacks)
+        recorded = recorded_services(header, services)
+        if above is not None:
+            # It has at most what the task that asks for it has.
+            recorded = replace(
+                recorded,
+                max_depth=min(recorded.max_depth, services.max_depth),
+                reparse=recorded.reparse and services.reparse,
+            )
+        run = recorded_run(recorded, header, values=values)
+        run.options = recorded_options(header, recorded, callbacks)
         return await record_run(run, StepLog(journal, earlier, scrub=store.redactor), above)
 
 

@@ -175,17 +175,25 @@ async def _authority(run: Run, task: Task, bound: BoundTask) -> Authority:
     else:
         named = (await render(task.model, bound.scope)).strip()
     choice = await choose(run, named, bound=bound, role=task.model_role)
-    authority = bound.frame.domain.authority.chosen_by_model(bound.config, (), choice.endpoint)
+    above = bound.frame.domain.authority
     names = frozenset((*task.tools, *(grant.name for grant in bound.config.tools)))
-    above = bound.frame.domain.authority.tools
+    if above.tools is not None:
+        names &= above.tools
+    authority = above.chosen_by_model(bound.config, (), choice.endpoint)
+    return replace(authority, tools=names, files=await _files(run, task, bound=bound))
+
+
+async def _files(run: Run, task: Task, bound: BoundTask) -> frozenset[str]:
+    """The paths and patterns in the `file_paths` of the task that it may read itself."""
+    above = bound.frame.domain.authority
     if task.file_paths is None:
-        items = ()
-    else:
-        items = task.file_paths.items
-    files = [await render(item, bound.scope) for item in items]
-    if above is not None:
-        names &= above
-    return replace(authority, tools=names, files=frozenset(files))
+        return frozenset()
+    names = [(await render(item, bound.scope)).strip() for item in task.file_paths.items]
+    if task.file_paths.source == "literal":
+        access = run.services.files
+        return frozenset(name for name in names if above.reading(name, access) == "allow")
+    # What a pattern finds is decided for each path, unless the pattern itself is allowed.
+    return frozenset(name for name in names if above.files is None or name in above.files)
 
 
 async def _inputs(task: Task, bound: BoundTask, error: TaskError, resource: str) -> dict[str, str]:

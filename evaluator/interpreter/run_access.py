@@ -1,27 +1,22 @@
 """Interrupted runs for a model that may read or resume them with `manage_task`.
 
 A resumed run never has more than the task that asks for it: each of its tasks has the same profile,
-its model option and root are the same, it runs no process, it names only tools that this task has,
-and its time, turns and cost count against this task's limits. A run that is read had the same
-profile too.
+its model options and root are the same, it runs no process, it names only tools that this task has
+and files that it may read, and its time, turns and cost count against this task's limits. It may
+have as many levels of subtasks as this task, and is decomposed only where this task may be. A run
+that is read had the same profile and models too.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from evaluator.errors import ToolError
-from evaluator.errors.results import TaskResult
 from evaluator.handler.config import RunGrant
-from evaluator.interpreter.authority import Authority
-from evaluator.interpreter.binding import BoundTask
-from evaluator.interpreter.frame import Run
 from evaluator.interpreter.generated import Allowance, may_call
-from evaluator.interpreter.subtasks import Spawner
+from evaluator.interpreter.spawning import Spawner, answer_to_model
 from evaluator.nodes.walk import tasks
 from evaluator.record.conversation import json_text
 from evaluator.record.steps import Header, Recording, Step
@@ -35,8 +30,6 @@ _MAX_SHOWN_CHARS = 1_000
 
 def run_access(spawner: Spawner, store: TaskStore, grant: RunGrant) -> RunAccess:
     """What the task of `spawner` may do with interrupted runs."""
-    run = spawner.run
-    bound = spawner.bound
 
     def interrupted() -> Iterator[tuple[int, str | None, str | None]]:
         for task in store.interrupted():
@@ -45,8 +38,10 @@ def run_access(spawner: Spawner, store: TaskStore, grant: RunGrant) -> RunAccess
             else:
                 yield task.id, task.header.template, task.header.created
 
-    def resume_command(task_id: int) -> str:
-        return f"evaluator tasks resume {task_id}{store.option}"
+    def check(task_id: int, refusal: str | None) -> None:
+        if refusal is not None:
+            command = f"evaluator tasks resume {task_id}{store.option}"
+            raise ToolError(f"TASK-{task_id} {refusal}; ask the user to run: {command}")
 
     async def load(task_id: int) -> Recording:
         recording = await asyncio.to_thread(store.read, task_id)
@@ -55,11 +50,7 @@ def run_access(spawner: Spawner, store: TaskStore, grant: RunGrant) -> RunAccess
                 f"TASK-{task_id} is {recording.status}; only interrupted runs can be read and "
                 "resumed"
             )
-        refusal = _other_settings(run, bound, recording=recording)
-        if refusal is not None:
-            raise ToolError(
-                f"TASK-{task_id} {refusal}; ask the user to run: {resume_command(task_id)}"
-            )
+        check(task_id, _other_settings(spawner, recording))
         return recording
 
     async def read(task_id: int) -> dict[str, Any]:
@@ -67,24 +58,8 @@ def run_access(spawner: Spawner, store: TaskStore, grant: RunGrant) -> RunAccess
 
     async def resume(task_id: int, _: ToolContext) -> str:
         header = (await load(task_id)).known_header()
-        refusal = _more_rights(run, bound, header=header)
-        if refusal is not None:
-            raise ToolError(
-                f"TASK-{task_id} {refusal}; ask the user to run: {resume_command(task_id)}"
-            )
-        if run.services.resume is None:
-            raise ToolError("runs cannot be resumed here")
-        services = replace(
-            run.services, least_sandbox=bound.frame.domain.sandbox, authority=spawner.authority()
-        )
-        outcome = await run.services.resume(services, task_id, bound.budget)
-        spawner.check_not_refused()
-        if isinstance(outcome, TaskResult):
-            return outcome.content
-        error = {"type": outcome.type, "reason": outcome.reason, "message": outcome.message}
-        raise ToolError(
-            json.dumps({"task_id": task_id, "error": error, "partial_output": outcome.content})
-        )
+        check(task_id, _more_rights(spawner, header))
+        return answer_to_model(await spawner.resume(task_id), {"task_id": task_id})
 
     return RunAccess(
         interrupted,
@@ -93,43 +68,49 @@ def run_access(spawner: Spawner, store: TaskStore, grant: RunGrant) -> RunAccess
     )
 
 
-def _other_settings(run: Run, bound: BoundTask, recording: Recording) -> str | None:
+def _other_settings(spawner: Spawner, recording: Recording) -> str | None:
     """Why what is recorded may be more than the task that asks could see; None if it is not."""
     header = recording.known_header()
+    options = spawner.run.options
+    profile = spawner.bound.config.name
     outputs = (
         step.end.output
         for step in recording.steps
         if step.start.kind == "resolve" and step.end is not None
     )
     profiles = {str(output.get("profile")) for output in outputs if isinstance(output, dict)}
-    others = sorted(profiles - {bound.config.name})
+    others = sorted(profiles - {profile})
     if others:
-        return f"ran with the profile {others[0]!r}, not with {bound.config.name!r}"
-    if header.model is not None and header.model != run.options.model:
+        return f"ran with the profile {others[0]!r}, not with {profile!r}"
+    if header.model is not None and header.model != options.model:
         return f"ran with the model {header.model!r}, which this run does not use"
+    roles: Mapping[str, str] = header.extra.get("model_roles") or {}
+    for role, model in roles.items():
+        if (options.model_roles or {}).get(role) != model:
+            return f"ran with the model {model!r} for {role!r}, which this run does not use"
     return None
 
 
-def _more_rights(run: Run, bound: BoundTask, header: Header) -> str | None:
+def _more_rights(spawner: Spawner, header: Header) -> str | None:
     """Why the run of this header could do more than the task that asks; None if it could not."""
-    library = run.services.library
+    services = spawner.run.services
+    library = services.library
+    own_profile = spawner.bound.config.name
     name = header.template
     if name is None or name not in library or "node" in header.extra:
         return "evaluates no template of the library"
-    tools = {grant.name for grant in bound.config.tools} | set(bound.task.tools)
-    if not may_call(
-        library,
-        name,
-        allowance=Allowance("a resumed run", Authority(frozenset(tools), processes=False)),
-    ):
-        return "runs a process, or has tools that this task does not have"
+    if not may_call(library, name, Allowance("a resumed run", spawner.authority())):
+        return (
+            "runs a process, has tools that this task does not have, or reads files that it may "
+            "not read"
+        )
     fixed = header.extra.get("handler")
-    default = run.services.default_profile.name
+    default = services.default_profile.name
     for template in (name, *library.called_by(name)):
         for task in tasks(library.get(template).node):
             profile = fixed or task.profile or default
-            if task.asks_model and profile != bound.config.name:
-                return f"has the profile {profile!r}, not {bound.config.name!r}"
+            if task.asks_model and profile != own_profile:
+                return f"has the profile {profile!r}, not {own_profile!r}"
     return None
 
 

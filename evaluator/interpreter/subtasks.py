@@ -1,45 +1,44 @@
 """Subtasks: tasks that a model asks for with a tool call, which is answered in the same session.
 
 The Evaluator validates the request, selects a template by matching, and runs it in its own Handler
-with its own task file. Depth is bounded, a subtask equal to one of its ancestors is refused, and
-its usage counts against the limits of the tasks above it. It has at most the authority of the task
-whose model asked, see `authority`.
+with its own task file (see `spawning`). A subtask equal to one of its ancestors is refused. It has
+at most the authority of the task whose model asked, see `authority`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import field, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, cast
 
 from evaluator.errors import ToolError
 from evaluator.errors.messages import listed
-from evaluator.errors.results import ErrorType, Outcome, Resource, TaskError
+from evaluator.errors.results import ErrorType, Outcome
 from evaluator.handler.conversation import OnMessage
 from evaluator.interpreter.authority import READ_FILE, Authority, excess_of
-from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.context import task_list_at
-from evaluator.interpreter.frame import Domain, Frame, OnBegin, Run, identity_of
-from evaluator.interpreter.runs import record_run
+from evaluator.interpreter.frame import OnBegin, Run, identity_of
+from evaluator.interpreter.spawning import Spawner, Start, answer_to_model, check_allowed
 from evaluator.language.scopes import Scope
-from evaluator.lazy_dataclass import dataclass, frozen
-from evaluator.library import Template, TemplateLibrary
+from evaluator.language.syntax import plain_path
+from evaluator.lazy_dataclass import frozen
+from evaluator.library import TemplateLibrary
 from evaluator.models.backend import ToolSpec
 from evaluator.nodes import (
     Atomic,
     ContextSettings,
     FilePaths,
+    HandlerSpec,
     Input,
     OutputFormat,
     Span,
     Task,
     Text,
-    TopLevel,
 )
-from evaluator.tools import Tool, ToolContext, ToolOutcome, ToolPreview
-from evaluator.tools.registry import ask_consent
+from evaluator.tools import Tool, ToolContext, ToolPreview
+from evaluator.tools.mcp.servers import SCHEME
 from evaluator.tools.tool import MANAGE_TASK, object_schema
 
 SUBTASK = "subtask"
@@ -98,221 +97,6 @@ class SubtaskRequest:
     output: OutputFormat | None = None
 
 
-@dataclass(slots=True)
-class Spawner:
-    """Starts the subtasks of one task, which calls `provider`. `offered` are the tools that the
-    task offers.
-    """
-
-    run: Run
-    bound: BoundTask
-    provider: str
-    offered: dict[str, Tool] = field(default_factory=dict[str, Tool])
-
-    @property
-    def session(self) -> str:
-        """Identifies the session of the task, see `Run.session`."""
-        return self.run.session(self.bound.frame.path)
-
-    async def spawn(
-        self,
-        request: SubtaskRequest,
-        context: ToolContext,
-        on_message: OnMessage | None = None,
-        on_begin: OnBegin | None = None,
-    ) -> Outcome:
-        """Runs one subtask for the tool call of `context`. `on_message` gets the messages of its
-        conversation, and `on_begin` the id of its task file.
-
-        Raises: ToolError, for a request that is refused, with the reason for the model.
-        """
-        depth = self.run.depth + 1
-        run = self.run
-        if (refusal := self._depth_refusal()) is not None:
-            return refusal
-        chosen = self._choose(request, context)
-        authority = await self._with_files(chosen.authority, request, context=context)
-        identity = identity_of(chosen.template, request.description, inputs=request.inputs)
-        if identity in run.identities():
-            raise ToolError(
-                "this subtask is equal to one that it would run inside of: it would never end"
-            )
-        node = chosen.node
-        if chosen.template is not None:
-            node = _with_request(node, request)
-        max_depth = run.max_depth
-        if request.max_depth is not None:
-            max_depth = min(max_depth, depth + request.max_depth)
-        declared = {i.name for i in node.inputs}
-        subtask = Run(
-            run.services,
-            request.description,
-            inputs=request.inputs,
-            node=node,
-            template=chosen.template,
-            arguments={k: v for k, v in request.inputs.items() if k in declared},
-            scope=Scope(dict(request.inputs)),
-            match_score=chosen.score,
-            depth_limit=max_depth,
-        )
-        return await self._start(subtask, authority, context, on_message, on_begin)
-
-    async def converse(
-        self, session: Run, context: ToolContext, on_message: OnMessage, on_begin: OnBegin
-    ) -> Outcome:
-        """Runs an interactive session (see `chat.run_of`) below this task, as `spawn` runs a
-        subtask.
-        """
-        if (refusal := self._depth_refusal()) is not None:
-            return refusal
-        return await self._start(session, self.authority(), context, on_message, on_begin)
-
-    def _depth_refusal(self) -> TaskError | None:
-        depth = self.run.depth + 1
-        limit = self.run.max_depth
-        if depth <= limit:
-            return None
-        message = (
-            f"subtasks are {limit} levels deep, which is the limit; do this part of the "
-            "work yourself"
-        )
-        return TaskError(
-            "RESOURCE_EXHAUSTION", message, resource=Resource("depth", depth, limit=limit)
-        )
-
-    async def _start(
-        self,
-        subtask: Run,
-        authority: Authority,
-        context: ToolContext,
-        on_message: OnMessage | None,
-        on_begin: OnBegin | None,
-    ) -> Outcome:
-        bound = self.bound
-        domain = bound.frame.domain
-        subtask.parent = self.run
-        subtask.caller = Frame(
-            subtask.scope,
-            # Its own: the task is often made for this call, and must not be kept for later ones.
-            Domain(domain.services, domain.handler, authority, sandbox=domain.sandbox),
-            path=context.step_path,
-            context=bound.context.items,
-            arguments=subtask.arguments,
-            is_subtask=True,
-            budget=bound.budget,
-        )
-        subtask.options = replace(
-            self.run.options.inner(), on_message=on_message, on_begin=on_begin
-        )
-        outcome = await record_run(subtask)
-        self.check_not_refused()
-        return outcome
-
-    def check_not_refused(self) -> None:
-        """Raises: CallRejected or MachineError, if a call of a started run was rejected: its
-        outcome is not an answer, and nothing may continue from it.
-        """
-        if self.run.budget.refused is not None:
-            raise self.run.budget.refused
-
-    def refusals(self, template: str) -> list[str]:
-        """Why the model may not choose `template`, each as the end of "it may not"; none if it
-        may.
-        """
-        if self._is_granted(template):
-            return []
-        library = self.run.services.library
-        known = library.get(template)
-        found = excess_of(known.node, library, authority=self.authority())
-        refusals = [excess.what for excess in found]
-        if not isinstance(known.node, Atomic):
-            refusals.insert(0, f"be a task of type {known.type}")
-        return refusals
-
-    def authority(self) -> Authority:
-        """The authority of what the model chooses."""
-        bound = self.bound
-        return bound.frame.domain.authority.chosen_by_model(
-            bound.config, self.offered.values(), self.provider
-        )
-
-    def _is_granted(self, template: str) -> bool:
-        """Whether the task has the template itself as a tool."""
-        tool = self.offered.get(template)
-        return tool is not None and tool.kind == "subtask" and template in self.run.services.library
-
-    def _choose(self, request: SubtaskRequest, context: ToolContext) -> _Chosen:
-        """The task to run: the hinted template, else the best match, else the request itself as an
-        atomic task.
-        """
-        from evaluator.library.matching import LOW_SCORE
-
-        authority = self.authority()
-        if request.template is not None:
-            return self._hinted(request, request.template, authority=authority, context=context)
-        bare = _bare_task(request)
-        library = self.run.services.library
-        asked = replace(
-            bare,
-            description=Text(request.description, _SPAN),
-            inputs=tuple(declared for declared in bare.inputs if declared.name in request.inputs),
-        )
-        for match in library.match(asked, limit=MAX_MATCHES):
-            if match.score < LOW_SCORE:
-                break
-            node = match.template.node
-            if (
-                isinstance(node, Task)
-                and _fits(node, request)
-                and not self.refusals(match.template.name)
-            ):
-                return _Chosen(node, match.template.name, score=match.score, authority=authority)
-        return _Chosen(bare, None, score=None, authority=authority)
-
-    def _hinted(
-        self, request: SubtaskRequest, template: str, authority: Authority, context: ToolContext
-    ) -> _Chosen:
-        library = self.run.services.library
-        task_authority = self.bound.frame.domain.authority
-        node = _hinted_task(library, template)
-        _check_inputs(node, template, request=request)
-        if self._is_granted(template):
-            return _Chosen(node, template, score=None, authority=task_authority.of_template_tools())
-        refusals = self.refusals(template)
-        if not refusals:
-            return _Chosen(node, template, score=None, authority=authority)
-        if context.has_consent:
-            return _Chosen(node, template, score=None, authority=task_authority.approved())
-        raise ToolError(
-            f"the template {template!r} cannot be chosen here: a subtask of this task may not "
-            f"{' or '.join(refusals)}. "
-            "Choose another template, or do this part of the work yourself"
-        )
-
-    async def _with_files(
-        self, authority: Authority, request: SubtaskRequest, context: ToolContext
-    ) -> Authority:
-        """`authority`, with the files of the request, which this task must be allowed to read
-        itself; a task list is read with `manage_task` too.
-
-        Raises: ToolError, for a path that it may not read.
-        """
-        task_authority = self.authority()
-        for path in request.file_paths:
-            if MANAGE_TASK in self.offered and task_list_at(self.run.services, path) is not None:
-                continue
-            policy = task_authority.reading(path, context.roots)
-            if policy == "ask" and task_authority.reader is not None:
-                consent = await ask_consent(task_authority.reader, {"path": path}, context=context)
-                if isinstance(consent, ToolOutcome):
-                    raise ToolError(f"file_paths: {consent.error}")
-            elif policy != "allow":
-                raise ToolError(
-                    f"file_paths: this task may not read {path[:200]!r} itself ({READ_FILE})"
-                )
-        return authority.with_files(request.file_paths)
-
-
 @frozen
 class _Chosen:
     """The task that serves a request, its template if it has one, and what it may do."""
@@ -321,6 +105,155 @@ class _Chosen:
     template: str | None
     score: float | None
     authority: Authority
+
+
+async def spawn(
+    spawner: Spawner,
+    request: SubtaskRequest,
+    context: ToolContext,
+    on_message: OnMessage | None = None,
+    on_begin: OnBegin | None = None,
+) -> Outcome:
+    """Runs one subtask, as `Spawner.start`.
+
+    Raises: ToolError, for a request that is refused, with the reason for the model.
+    """
+
+    async def choose() -> Start:
+        return await _start(spawner, request, context)
+
+    return await spawner.start(choose, context, on_message, on_begin)
+
+
+async def _start(spawner: Spawner, request: SubtaskRequest, context: ToolContext) -> Start:
+    run = spawner.run
+    chosen = await _choose(spawner, request, context)
+    for path in request.file_paths:
+        await _check_file(spawner, path, context)
+    identity = identity_of(chosen.template, request.description, inputs=request.inputs)
+    if identity in run.identities():
+        raise ToolError(
+            "this subtask is equal to one that it would run inside of: it would never end"
+        )
+    node = chosen.node
+    if chosen.template is not None:
+        node = _with_request(node, request)
+    max_depth = run.max_depth
+    if request.max_depth is not None:
+        max_depth = min(max_depth, spawner.depth + request.max_depth)
+    declared = {i.name for i in node.inputs}
+    subtask = Run(
+        run.services,
+        request.description,
+        inputs=request.inputs,
+        node=node,
+        template=chosen.template,
+        arguments={k: v for k, v in request.inputs.items() if k in declared},
+        scope=Scope(dict(request.inputs)),
+        match_score=chosen.score,
+        depth_limit=max_depth,
+    )
+    return Start(subtask, chosen.authority.with_files(request.file_paths))
+
+
+async def _choose(spawner: Spawner, request: SubtaskRequest, context: ToolContext) -> _Chosen:
+    """The task to run: the hinted template, else the best match, else the request itself as an
+    atomic task.
+    """
+    from evaluator.library.matching import LOW_SCORE
+
+    if request.template is not None:
+        return await _hinted(spawner, request, request.template, context)
+    bare = _bare_task(request)
+    asked = replace(
+        bare,
+        description=Text(request.description, _SPAN),
+        inputs=tuple(declared for declared in bare.inputs if declared.name in request.inputs),
+    )
+    for match in spawner.run.services.library.match(asked, limit=MAX_MATCHES):
+        if match.score < LOW_SCORE:
+            break
+        node = match.template.node
+        name = match.template.name
+        if not isinstance(node, Task) or not _fits(node, request):
+            continue
+        tool = _tool_of(spawner, name)
+        if tool is None and not refusals(spawner, name):
+            return _Chosen(node, name, score=match.score, authority=spawner.authority())
+        if tool is not None and tool.policy_for(request.inputs, context.roots) == "allow":
+            return _Chosen(node, name, score=match.score, authority=_of_author(spawner))
+    profile = spawner.bound.task.profile
+    if profile is not None:
+        # A template would name its own; the words of a model have that of the task.
+        bare = replace(bare, handler=HandlerSpec(ref=profile))
+    return _Chosen(bare, None, score=None, authority=spawner.authority())
+
+
+async def _hinted(
+    spawner: Spawner, request: SubtaskRequest, template: str, context: ToolContext
+) -> _Chosen:
+    node = _task_called(template, spawner.run.services.library)
+    _check_inputs(node, template, request=request)
+    tool = _tool_of(spawner, template)
+    if tool is not None:
+        inputs = dict(request.inputs)
+        if not context.has_consent or tool.policy_for(inputs, context.roots) == "deny":
+            await check_allowed(tool, inputs, context)
+        return _Chosen(node, template, score=None, authority=_of_author(spawner))
+    reasons = refusals(spawner, template)
+    if not reasons:
+        return _Chosen(node, template, score=None, authority=spawner.authority())
+    if context.has_consent:
+        authority = spawner.bound.frame.domain.authority.approved()
+        return _Chosen(node, template, score=None, authority=authority)
+    raise ToolError(
+        f"the template {template!r} cannot be chosen here: a subtask of this task may not "
+        f"{' or '.join(reasons)}. "
+        "Choose another template, or do this part of the work yourself"
+    )
+
+
+def refusals(spawner: Spawner, template: str) -> list[str]:
+    """Why the model may not choose `template`, each as the end of "it may not"; none if it may."""
+    if _tool_of(spawner, template) is not None:
+        return []
+    library = spawner.run.services.library
+    node = library.get(template).node
+    reasons = [excess.what for excess in excess_of(node, library, authority=spawner.authority())]
+    if not isinstance(node, Atomic):
+        reasons.insert(0, f"be a task of type {library.get(template).type}")
+    return reasons
+
+
+def _tool_of(spawner: Spawner, template: str) -> Tool | None:
+    """The tool of the task that is `template` itself; None if it has none."""
+    if template in spawner.templates:
+        return spawner.offered.get(template)
+    return None
+
+
+def _of_author(spawner: Spawner) -> Authority:
+    """The authority of a template that the task has as a tool."""
+    return spawner.bound.frame.domain.authority.of_template_tools()
+
+
+async def _check_file(spawner: Spawner, path: str, context: ToolContext) -> None:
+    """Checks that the task may read a file of a request itself: with `read_file`, or with
+    `manage_task` if it is a task list.
+
+    Raises: ToolError, if it may not.
+    """
+    tool = spawner.offered.get(MANAGE_TASK)
+    task_list = None
+    if tool is not None:
+        task_list = task_list_at(spawner.run.services, path)
+    if tool is not None and task_list is not None:
+        await check_allowed(tool, {"action": "read", "name": task_list}, context, "file_paths: ")
+        return
+    reader = spawner.authority().reader
+    if reader is None or path.startswith(SCHEME):
+        raise ToolError(f"file_paths: this task may not read {path[:200]!r} itself ({READ_FILE})")
+    await check_allowed(reader, {"path": path}, context, "file_paths: ")
 
 
 def spawning_tool(
@@ -339,15 +272,21 @@ def spawning_tool(
     model, which may continue without the subtask.
     """
 
-    async def spawn(arguments: dict[str, Any], context: ToolContext) -> str:
+    async def call(arguments: dict[str, Any], context: ToolContext) -> str:
         request = request_in(arguments)
-        outcome = await spawner.spawn(request, context)
-        if isinstance(outcome, TaskError) and outcome.type not in accepted:
-            failure = _failure(outcome, request, depth=spawner.run.depth + 1)
-            raise ToolError(json.dumps(failure, ensure_ascii=False))
-        return answer_of(outcome)
+        outcome = await spawn(spawner, request, context)
+        about = {
+            "reason": "subtask_failure",
+            "request": {
+                "description": request.description,
+                "inputs": dict(request.inputs),
+                "template": request.template,
+            },
+            "depth": spawner.depth,
+        }
+        return answer_to_model(outcome, about, answer_of, accepted)
 
-    return Tool(spec, spawn, kind="subtask", preview=preview)
+    return Tool(spec, call, kind="subtask", preview=preview)
 
 
 def subtask_tool(spawner: Spawner) -> Tool:
@@ -358,9 +297,9 @@ def subtask_tool(spawner: Spawner) -> Tool:
         shown = f"{SUBTASK} with {json.dumps(arguments, ensure_ascii=False)}"
         if template is None:
             return shown
-        _hinted_task(spawner.run.services.library, template)
+        _task_called(template, spawner.run.services.library)
         needs = [
-            f"\nThe template {template!r} would {what}." for what in spawner.refusals(template)
+            f"\nThe template {template!r} would {what}." for what in refusals(spawner, template)
         ]
         return shown + "".join(needs)
 
@@ -369,16 +308,15 @@ def subtask_tool(spawner: Spawner) -> Tool:
     return spawning_tool(spawner, spec, read_request, preview=preview)
 
 
-def template_tool(spawner: Spawner, template: Template) -> Tool:
-    """A tool that runs just `template`; its parameters are the template's inputs."""
-    node = template.node
-    if not isinstance(node, Task):
-        raise ToolError(f"{template.name!r} is a function; only tasks can be tools")
+def template_tool(spawner: Spawner, name: str) -> Tool:
+    """A tool that runs just the template `name`; its parameters are the template's inputs."""
+    node = _task_called(name, spawner.run.services.library)
+    spawner.templates.add(name)
 
     def request_in(arguments: dict[str, Any]) -> SubtaskRequest:
-        return SubtaskRequest(node.description.value, arguments, template=template.name)
+        return SubtaskRequest(node.description.value, arguments, template=name)
 
-    spec = ToolSpec(template.name, node.description.value, parameters=inputs_schema(node))
+    spec = ToolSpec(name, node.description.value, parameters=inputs_schema(node))
     return spawning_tool(spawner, spec, request_in)
 
 
@@ -390,8 +328,7 @@ def inputs_schema(task: Task) -> dict[str, Any]:
         if declared.description:
             schema["description"] = declared.description
         properties[declared.name] = schema
-    required = [i.name for i in task.inputs if i.required and i.default is None and i.task is None]
-    return object_schema(properties, required)
+    return object_schema(properties, [i.name for i in task.inputs if i.must_be_given])
 
 
 def _type_schema(name: str) -> dict[str, Any]:
@@ -422,29 +359,7 @@ def read_request(arguments: Mapping[str, Any]) -> SubtaskRequest:
     )
 
 
-def _failure(error: TaskError, request: SubtaskRequest, depth: int) -> dict[str, Any]:
-    """The report of a failed subtask to its parent: the request, the depth, the error, any partial
-    output.
-    """
-    return {
-        "reason": "subtask_failure",
-        "request": {
-            "description": request.description,
-            "inputs": dict(request.inputs),
-            "template": request.template,
-        },
-        "depth": depth,
-        "error": {
-            "type": error.type,
-            "reason": error.reason,
-            "message": error.message,
-            "resource": None if error.resource is None else error.resource.name,
-        },
-        "partial_output": error.content,
-    }
-
-
-def _hinted_task(library: TemplateLibrary, name: str) -> Task:
+def _task_called(name: str, library: TemplateLibrary) -> Task:
     """The template of that name. Raises: ToolError, if there is none, it is broken, or it is a
     function.
     """
@@ -452,7 +367,7 @@ def _hinted_task(library: TemplateLibrary, name: str) -> Task:
         raise ToolError(f"no template is called {name!r}")
     node = library.get(name).node
     if not isinstance(node, Task):
-        raise ToolError("a function cannot be a subtask; only tasks can")
+        raise ToolError(f"{name!r} is a function; only tasks can be subtasks and tools")
     return node
 
 
@@ -468,15 +383,13 @@ def _check_inputs(node: Task, template: str, request: SubtaskRequest) -> None:
         )
 
 
-def _fits(node: TopLevel, request: SubtaskRequest) -> bool:
+def _fits(node: Task, request: SubtaskRequest) -> bool:
     """Whether a matched template can serve the request. Instructions require a template of the same
     subtype.
     """
-    if not isinstance(node, Task) or (
-        request.instructions is not None and node.subtype != request.subtype
-    ):
+    if request.instructions is not None and node.subtype != request.subtype:
         return False
-    needed = {i.name for i in node.inputs if i.required and i.default is None}
+    needed = {i.name for i in node.inputs if i.must_be_given}
     return needed <= set(request.inputs) <= {i.name for i in node.inputs}
 
 
@@ -513,16 +426,20 @@ def _bare_task(request: SubtaskRequest) -> Atomic:
     inputs = tuple(
         Input(name, "any", False, None, None, None, "", _SPAN) for name in request.inputs
     )
+    # The value of an input that no text can name is appended to the prompt.
     values = "".join(
-        f"\n\n{name}:\n{{{{ {name} }}}}" for name in request.inputs if name.isidentifier()
+        f"\n\n{name}:\n{{{{ {name} }}}}" for name in request.inputs if plain_path(name) is not None
     )
+    own_name = DESCRIPTION
+    while own_name in request.inputs:
+        own_name += "_"
     if request.instructions is None:
-        inputs += (Input(DESCRIPTION, "string", False, description, None, None, "", _SPAN),)
+        inputs += (Input(own_name, "string", False, description, None, None, "", _SPAN),)
     return Atomic(
         description=description,
         subtype=request.subtype,
         output=request.output,
-        instructions=request.instructions or Text("{{ subtask_description }}" + values, _SPAN),
+        instructions=request.instructions or Text(f"{{{{ {own_name} }}}}{values}", _SPAN),
         inputs=inputs,
         context=request.context,
         file_paths=_files(request),

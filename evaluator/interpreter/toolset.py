@@ -21,7 +21,8 @@ from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.context import Recorder
 from evaluator.interpreter.evaluation import EVALUATION_REQUEST, evaluation_tool
 from evaluator.interpreter.frame import Run
-from evaluator.interpreter.subtasks import SUBTASK, Spawner, subtask_tool, template_tool
+from evaluator.interpreter.spawning import Spawner
+from evaluator.interpreter.subtasks import SUBTASK, subtask_tool, template_tool
 from evaluator.nodes import Task
 from evaluator.processes.shell import Shell
 from evaluator.tools import Tool, ToolContext, ToolRegistry
@@ -146,7 +147,7 @@ def _find(run: Run, name: str, spawner: Spawner) -> Tool:
     if name in makers:
         return makers[name](spawner)
     if name in services.library:
-        return template_tool(spawner, services.library.get(name))
+        return template_tool(spawner, name)
     names = [*services.tools.names(), *makers]
     if services.background is not None:
         names += BACKGROUND_TOOLS

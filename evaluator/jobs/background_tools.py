@@ -22,7 +22,8 @@ from evaluator.errors.results import Outcome
 from evaluator.handler.conversation import OnMessage
 from evaluator.interpreter.background import START_SUBTASK
 from evaluator.interpreter.frame import OnBegin
-from evaluator.interpreter.subtasks import PARAMETERS, Spawner, read_request, subtask_tool
+from evaluator.interpreter.spawning import Spawner, Start
+from evaluator.interpreter.subtasks import PARAMETERS, read_request, spawn, subtask_tool
 from evaluator.models.backend import ToolSpec
 from evaluator.tools import Tool, ToolContext, tool
 
@@ -148,7 +149,7 @@ class _SessionTools:
         request = read_request(arguments)
 
         async def evaluate(on_message: OnMessage, on_begin: OnBegin) -> Outcome:
-            return await self._spawner.spawn(request, context, on_message, on_begin)
+            return await spawn(self._spawner, request, context, on_message, on_begin)
 
         library = self._spawner.run.services.library
         name = request.template
@@ -168,13 +169,19 @@ class _SessionTools:
         from evaluator.interpreter.chat import Chat, run_of
         from evaluator.jobs.in_process import SessionWork
 
+        spawner = self._spawner
+        services = spawner.run.services
+
         async def converse(
             ask: Any, show: Any, on_message: OnMessage, on_begin: OnBegin
         ) -> Outcome:
-            session = run_of(Chat(ask, show), self._spawner.run.services)
-            return await self._spawner.converse(session, context, on_message, on_begin)
+            async def choose() -> Start:
+                return Start(session, spawner.authority())
 
-        work = SessionWork(converse, self._spawner.run.services.redactor)
+            session = run_of(Chat(ask, show), services, spawner.bound.task.profile)
+            return await spawner.start(choose, context, on_message, on_begin)
+
+        work = SessionWork(converse, services.redactor)
         started = self._start(work, message, context=context)
         await self._service.make_tasks().send(started["task_id"], message)
         return started

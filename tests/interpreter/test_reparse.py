@@ -136,6 +136,22 @@ def test_a_decomposition_is_not_decomposed_again(make_evaluator, scripted):
     assert len(script.seen) == 3
 
 
+def test_a_subtask_of_a_decomposition_is_not_decomposed(make_evaluator, scripted):
+    tools = '<tools><tool name="subtask"/></tools>'
+    asked = {"type": "atomic", "description": "long text", "inputs": {}}
+    script = scripted(
+        {
+            "original_task": f'<task type="atomic"><description>delegate</description>{tools}</task>',
+            "long text": CUT,
+            "delegate": {"tool": "subtask", "arguments": asked},
+            "big": CUT,
+        }
+    )
+    evaluator = make_evaluator(BIG.replace("FLAG", tools), script=script, reparse=True)
+    asyncio.run(evaluator.evaluate("big", {"topic": "tin"}))
+    assert sum("original_task" in prompt for prompt in script.prompts) == 1
+
+
 def test_the_readable_parts_of_an_invalid_decomposition_are_used_and_the_notes_list_the_others(
     make_evaluator, scripted, tmp_path
 ):

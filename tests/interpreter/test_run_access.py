@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from crashes import cut, reading
 
-from evaluator import Evaluator, HandlerConfig, ToolGrant
+from evaluator import Evaluator, HandlerConfig, ModelResponse, ToolGrant
 from evaluator.errors import CallRejected
 from evaluator.limits.call_limiter import Permit, PlannedCall
 from evaluator.limits.rate_limiter import RateLimiter
@@ -129,6 +129,18 @@ MORE: list[tuple[str, dict[str, str], str, bool]] = [
     ),
     ("", {"handler": "other"}, "ran with the profile 'other', not with 'keeper'", False),
     (
+        "<file_paths><path>secret</path></file_paths>",
+        {},
+        "reads files that it may not read",
+        True,
+    ),
+    (
+        "",
+        {"model_roles": {"grader": "simulated/large"}},
+        "ran with the model 'simulated/large' for 'grader', which this run does not use",
+        False,
+    ),
+    (
         "",
         {"model": "simulated/large"},
         "ran with the model 'simulated/large', which this run does not use",
@@ -159,3 +171,73 @@ def test_without_a_grant_a_model_only_sees_that_a_run_was_interrupted(
     assert "'read_run' is not one of" in told[0]
     assert "'resume_run' is not one of" in told[1]
     assert reading(tmp_path).status == "interrupted"
+
+
+DELEGATE = """<task name="delegate" type="atomic"><description>Delegate</description>
+  <tools><tool name="subtask"/></tools><instructions>DELEGATE</instructions></task>"""
+
+
+@pytest.mark.parametrize(("max_depth", "subtasks"), [(0, 0), (1, 1)])
+def test_a_resumed_run_has_as_many_levels_of_subtasks_as_the_task_that_asks(
+    make_evaluator: Any, tmp_path: Any, max_depth: int, subtasks: int
+) -> None:
+    grants = (ToolGrant("manage_task", None, (), None, "resume"), ToolGrant("subtask"))
+    profile = HandlerConfig(name="keeper", backend="simulated", tools=grants)
+    request = {"type": "atomic", "description": "part", "inputs": {}}
+    told: list[str] = []
+
+    def script(request_: Any) -> Any:
+        prompt = next(m.content for m in request_.messages if m.role == "user")
+        results = [m.content for m in request_.messages if m.role == "tool"]
+        if "MANAGE" in prompt:
+            resume = {"action": "resume_run", "id": 1}
+            return "managed" if results else {"tool": "manage_task", "arguments": resume}
+        if "DELEGATE" in prompt:
+            told.extend(results)
+            return "done" if results else {"tool": "subtask", "arguments": request}
+        return "a part"
+
+    def evaluator(depth: int) -> Evaluator:
+        return make_evaluator(MANAGE + DELEGATE, script=script, handler=profile, max_depth=depth)
+
+    evaluator(5).evaluate_sync("delegate").unwrap()
+    cut(tmp_path, "turn[1]", begun=True)
+    (tmp_path / "tasks" / "TASK-2.md").unlink(missing_ok=True)
+    told.clear()
+    evaluator(max_depth).evaluate_sync("manage").unwrap()
+    assert sum("a part" in answer for answer in told) == subtasks
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("reparse", [True, False])
+def test_a_resumed_run_is_decomposed_only_where_the_task_that_asks_may_be(
+    make_evaluator: Any, tmp_path: Any, reparse: bool
+) -> None:
+    profile = HandlerConfig(
+        name="keeper",
+        backend="simulated",
+        tools=(ToolGrant("manage_task", None, (), None, "resume"),),
+    )
+    prompts: list[str] = []
+
+    def script(request: Any) -> Any:
+        prompt = next(m.content for m in request.messages if m.role == "user")
+        prompts.append(prompt)
+        if "original_task" in prompt:
+            return '<task type="atomic"><description>a small part</description></task>'
+        if "WORK" in prompt:
+            return ModelResponse("half", "length")
+        if "MANAGE" in prompt and not any(m.role == "tool" for m in request.messages):
+            return {"tool": "manage_task", "arguments": {"action": "resume_run", "id": 1}}
+        return "done"
+
+    def evaluator(reparse: bool) -> Evaluator:
+        return make_evaluator(
+            MANAGE + WORK.format(more=""), script=script, handler=profile, reparse=reparse
+        )
+
+    evaluator(True).evaluate_sync("work").unwrap()
+    cut(tmp_path, "turn[1]", begun=True)
+    prompts.clear()
+    evaluator(reparse).evaluate_sync("manage").unwrap()
+    assert any("original_task" in prompt for prompt in prompts) == reparse

@@ -7,8 +7,9 @@ import json
 
 import pytest
 
-from evaluator import TaskError, TaskStore
+from evaluator import HandlerConfig, TaskError, TaskStore, ToolGrant
 from evaluator.record.task_lists import TaskLists
+from evaluator.tools import PolicyRule
 
 LIBRARY = """
 <task name="boss" type="atomic"><description>delegate work</description><tools><tool name="subtask"/></tools>
@@ -267,6 +268,66 @@ def test_a_chain_of_the_default_depth_fits_the_default_limits(make_evaluator, tm
     assert [task.id for task in TaskStore(tmp_path / "tasks").list()] == [6, 5, 4, 3, 2, 1]
 
 
+def test_a_match_to_a_template_that_is_a_tool_of_the_task_runs_with_what_its_author_granted(
+    make_evaluator, tmp_path
+):
+    (tmp_path / "quilt.txt").write_text("a quilt")
+    xml = """<task name="boss"><description>lead</description><instructions>BOSS</instructions>
+        <tools><tool name="subtask"/><tool name="quilts"/></tools></task>
+      <task name="quilts"><description>zebra quilting handbook</description>
+        <tools><tool name="list_files"/></tools><instructions>QUILTS</instructions></task>"""
+    seen = []
+
+    def script(request):
+        seen.append(request)
+        prompt = next(m.content for m in request.messages if m.role == "user")
+        if any(m.role == "tool" for m in request.messages):
+            return last_tool_answer(request)
+        return {
+            "BOSS": call("zebra quilting handbook"),
+            "QUILTS": {"tool": "list_files", "arguments": {}},
+        }[prompt]
+
+    result = make_evaluator(xml, script=script).evaluate_sync("boss").unwrap()
+    assert "quilt.txt" in result.content
+
+
+@pytest.mark.parametrize(
+    "name", ["in", "not", "none", "True", "for", "range", "a b", "größe", "subtask_description"]
+)
+def test_any_name_of_an_input_of_a_request_is_data(make_evaluator, name):
+    seen = []
+    boss = call("Recite a limerick", {name: "about a zebra"})
+    evaluate(make_evaluator, script_of(seen, boss)).unwrap()
+    prompt = seen[1].messages[-1].content
+    assert prompt.startswith("Recite a limerick\n\n")
+    assert prompt.count("about a zebra") == 1 and name in prompt
+
+
+def test_a_model_gives_only_the_inputs_that_a_template_does_not_find_itself(make_evaluator):
+    xml = """<task name="boss"><description>lead</description><instructions>BOSS</instructions>
+        <tools><tool name="subtask"/><tool name="quilts"/></tools></task>
+      <task name="quilts"><description>zebra quilting handbook</description><inputs>
+        <input name="size" type="integer"/><input name="area" from="size * size"/>
+        <input name="title"><task><description>a title</description></task></input></inputs>
+        <instructions>QUILTS {{ size }} {{ area }} {{ title }}</instructions></task>"""
+    seen = []
+
+    def script(request):
+        seen.append(request)
+        prompt = next(m.content for m in request.messages if m.role == "user")
+        if any(m.role == "tool" for m in request.messages):
+            return last_tool_answer(request)
+        if prompt == "BOSS":
+            return call("zebra quilting handbook", {"size": 3})
+        return "Stripes" if prompt == "a title" else prompt
+
+    result = make_evaluator(xml, script=script).evaluate_sync("boss").unwrap()
+    assert result.content == "QUILTS 3 9 Stripes"
+    spec = next(spec for spec in seen[0].tools if spec.name == "quilts")
+    assert spec.parameters["required"] == ["size"]
+
+
 @pytest.mark.parametrize(
     ("tools", "path", "is_given"),
     [
@@ -298,3 +359,19 @@ def test_a_task_that_manages_task_lists_gives_one_to_a_subtask_without_read_file
     said = str(seen[1].messages)
     assert ("paint it green" in said) == is_given
     assert ("may not read" in said) == (not is_given)
+
+
+def test_a_policy_of_manage_task_holds_for_the_task_lists_of_a_request(make_evaluator, tmp_path):
+    TaskLists(tmp_path / "tasks").create("2026-03-02-plan", "# Plan\n\n- [ ] paint it green\n")
+    rule = PolicyRule("deny", "action", "read")
+    tools = (ToolGrant("subtask"), ToolGrant("manage_task", None, (rule,)))
+    profile = HandlerConfig(name="p", backend="simulated", tools=tools)
+    seen = []
+    boss = call("follow it", file_paths=["tasks/active/2026-03-02-plan.md"])
+    xml = (
+        "<task name='boss'><description>lead</description><instructions>boss</instructions></task>"
+    )
+    evaluator = make_evaluator(xml, script=script_of(seen, boss), handler=profile)
+    evaluator.evaluate_sync("boss").unwrap()
+    assert "paint it green" not in str(seen)
+    assert "file_paths: manage_task is not allowed here" in last_tool_answer(seen[-1])

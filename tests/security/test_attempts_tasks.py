@@ -24,6 +24,7 @@ from evaluator import (
     SimulatedBackend,
     TaskError,
     TaskResult,
+    TaskStore,
     TemplateLibrary,
     Tool,
     ToolGrant,
@@ -31,6 +32,7 @@ from evaluator import (
     load_profiles,
     tool,
 )
+from evaluator.background import BackgroundTools
 from evaluator.testing import Answer, LoopbackServer
 from evaluator.tools import CallbackAsker, PolicyRule
 
@@ -320,6 +322,39 @@ def test_a_decomposition_has_no_more_than_its_task(
         assert len(world.harm) == 1
 
 
+@pytest.mark.parametrize("named_by", ["<path>secrets/key</path>", "<path>public/note</path>"])
+@pytest.mark.parametrize("source", ["literal", "glob"])
+def test_a_decomposition_reads_no_file_that_the_rules_of_its_task_deny(
+    world: World, source: str, named_by: str
+) -> None:
+    files = f'<file_paths source="{source}">{named_by}</file_paths>'
+    big = EXHAUSTED.replace("<instructions>", f"{files}<instructions>")
+    world.boss_call = {"tool": "subtask", "arguments": hint("big")}
+
+    def model(request: ModelRequest) -> Any:
+        prompt = request.messages[-1].content
+        if "original_task" in prompt:
+            return f'<task type="atomic"><description>small</description>{files}</task>'
+        return ModelResponse("half", "length") if "BIG" in prompt else world.model(request)
+
+    evaluator = world.evaluator(BOSS + big)
+    evaluator = Evaluator(
+        evaluator.library,
+        None,
+        backend=SimulatedBackend(script=model),
+        tasks_dir=None,
+        roots=[world.folder],
+        profiles=evaluator.services.profiles,
+        tools=[world.mark()],
+        reparse=True,
+    )
+    evaluator.evaluate_sync("boss").unwrap()
+    assert world.harm == []
+    # The control: a path that the rules allow is read by both tasks.
+    small = [text for text in world.seen if "small" in text and "NOTE-5" in text]
+    assert bool(small) == ("note" in named_by and source == "literal")
+
+
 @pytest.mark.parametrize(
     "forbidden", ["a script", "a shell", "a command", "a tool", "a tool of another profile"]
 )
@@ -448,6 +483,42 @@ def test_with_the_policy_ask_a_person_sees_what_a_template_brings(
     assert bool(world.harm) == (answer == "yes")
 
 
+WRITER = """<task name="writer" type="atomic"><description>write it</description><tools><tool name="mark"/></tools>
+    <instructions>USE mark {}</instructions></task>"""
+
+
+@pytest.mark.parametrize(
+    ("policy", "answer", "is_run"),
+    [("deny", "yes", False), ("ask", "no", False), ("ask", "yes", True), ("allow", "no", True)],
+)
+def test_a_hint_does_not_avoid_the_policy_of_the_tool_that_is_the_template(
+    world: World, policy: Any, answer: str, is_run: bool
+) -> None:
+    world.boss_call = {"tool": "subtask", "arguments": hint("writer")}
+    tools = (ToolGrant("subtask"), ToolGrant("writer", policy))
+    profile = HandlerConfig(name="boss", backend="simulated", tools=tools)
+    world.evaluate(BOSS + WRITER, profile=profile, asker=CallbackAsker(lambda _: answer)).unwrap()
+    assert bool(world.harm) == is_run
+
+
+def test_a_person_who_allows_subtasks_does_not_allow_a_template_that_a_policy_denies(
+    world: World,
+) -> None:
+    world.boss_call = {"tool": "subtask", "arguments": hint("writer")}
+    tools = (ToolGrant("subtask", "ask"), ToolGrant("writer", "deny"))
+    profile = HandlerConfig(name="boss", backend="simulated", tools=tools)
+    world.evaluate(BOSS + WRITER, profile=profile, asker=CallbackAsker(lambda _: "yes")).unwrap()
+    assert world.harm == [] and "writer is not allowed here (policy deny)" in world.told[0]
+
+
+def test_a_template_with_the_name_of_a_general_tool_is_not_granted_by_that_tool(
+    world: World,
+) -> None:
+    world.boss_call = {"tool": "subtask", "arguments": hint("subtask")}
+    world.evaluate(BOSS + WRITER.replace('"writer"', '"subtask"')).unwrap()
+    assert world.harm == [] and "may not have the tool 'mark'" in world.told[0]
+
+
 # -- providers and limits ----------------------------------------------------------------------------------------------
 
 FAR = '<task name="far" type="atomic"><description>d</description><handler ref="far"/></task>'
@@ -482,6 +553,50 @@ def test_a_prompt_goes_to_no_other_provider_than_that_of_the_task_above(
             # The control: a person who names the template sends the prompt there.
             evaluator.evaluate_sync("bad")
             assert far.posts == 1
+
+
+@pytest.mark.parametrize(
+    ("tool_name", "arguments"),
+    [
+        ("subtask", {"type": "atomic", "description": "do it", "inputs": {}}),
+        ("start_subtask", {"type": "atomic", "description": "do it", "inputs": {}}),
+        ("start_session", {"message": "do it"}),
+    ],
+)
+def test_the_words_of_a_model_go_to_the_provider_of_its_task(
+    world: World, tool_name: str, arguments: dict[str, Any]
+) -> None:
+    names = (tool_name, "wait_background", "list_background")
+    xml = """<task name="boss" type="atomic"><description>lead</description><handler ref="near"/>
+        <instructions>BOSS</instructions></task>"""
+    asked = Answer(None, "tool_calls", [("c", tool_name, json.dumps(arguments))])
+    with LoopbackServer(default=Answer("far")) as far, LoopbackServer(asked) as near:
+        near.default = Answer("done")
+        default = HandlerConfig(
+            name="default", backend="openai_compatible", base_url=far.base_url, model="m"
+        )
+        own = HandlerConfig(
+            name="near",
+            backend="openai_compatible",
+            base_url=near.base_url,
+            model="m",
+            tools=tuple(ToolGrant(name) for name in names),
+        )
+        library = TemplateLibrary()
+        library.add(f"<library>{xml}</library>")
+        with Evaluator(
+            library,
+            None,
+            profiles={"default": default, "near": own},
+            tasks_dir=world.folder / "tasks",
+            roots=[world.folder],
+            background=BackgroundTools(world.folder / "background"),
+        ) as evaluator:
+            evaluator.evaluate_sync("boss").unwrap()
+            started = TaskStore(world.folder / "tasks").read(2)
+    assert far.posts == 0
+    choice = next(s.end.output for s in started.steps if s.start.kind == "resolve" and s.end)
+    assert choice["why"] == "named by the profile 'near'"
 
 
 def test_the_limits_of_the_task_above_hold_in_its_subtasks(world: World) -> None:

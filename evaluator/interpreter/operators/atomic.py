@@ -143,26 +143,16 @@ async def _choose_model(
 ) -> ModelChoice:
     """The model of the task, which may call it. The choice is recorded."""
     frame = bound.frame
-    profile = bound.config.name
-    role = task.model_role
     named = atomic.named
     if atomic.is_named_by_variable and task.model is not None:
         named = _checked_model(task.model, await render(task.model, bound.scope))
-    choice = await choose(run, named, bound=bound, role=role)
-    authority = bound.prepared.domain.authority
-    if authority.providers is not None:
-        options = run.options
-        is_named_by_user = options.model is not None or role in (options.model_roles or {})
-        if not is_named_by_user:
-            authority.check_provider(
-                task, choice.endpoint, profile, by_template=task.model is not None
-            )
+    choice = await choose(run, named, bound=bound, role=task.model_role)
     run.steps.note(
         join(frame.path, "resolve"),
         "resolve",
         task.name or "task",
         _seen(bound),
-        _chosen(choice.label, choice.why, profile),
+        _chosen(choice.label, choice.why, bound.config.name),
     )
     run.event(frame.path, task.name or "task")
     if run.steps.earlier is not None:
@@ -415,6 +405,8 @@ async def choose(
     """The model for this task. A replay takes the model from the record if nothing names one.
 
     Looking for a local server blocks, so the first choice runs in a thread.
+
+    Raises: NotAllowed, for a provider that the task may not call.
     """
     chooser = run.services.chooser
     config = bound.config
@@ -427,8 +419,14 @@ async def choose(
     if earlier is not None and not earlier.may_run():
         label = explicit or named or config.model or earlier.model_at(bound.frame.path) or "none"
         return ModelChoice(_NoModel(), label, label=label, why="replayed")
-    chosen = chooser.chosen(explicit, named, config)
-    return chosen or await asyncio.to_thread(chooser.choose, explicit, named, config)
+    choice = chooser.chosen(explicit, named, config)
+    if choice is None:
+        choice = await asyncio.to_thread(chooser.choose, explicit, named, config)
+    authority = bound.prepared.domain.authority
+    is_named_by_user = run.options.model is not None or role in (run.options.model_roles or {})
+    if authority.providers is not None and not is_named_by_user:
+        authority.check_provider(bound.task, choice.endpoint, config.name)
+    return choice
 
 
 class _NoModel:
