@@ -38,6 +38,7 @@ docs: $(STAMP) ## Build the documentation into docs/_build
 	$(BIN)/python docs/generate_cli.py
 	$(BIN)/python docs/generate_attempts.py
 	$(BIN)/python docs/generate_options.py
+	$(BIN)/python docs/generate_templates.py
 	$(BIN)/sphinx-build -q -W -b html docs docs/_build/html
 
 screenshots: $(STAMP) ## Take the pictures of the viewer in the docs (needs Chromium)

@@ -115,14 +115,14 @@ class Spawner:
         if services.resume is None:
             raise ToolError("runs cannot be resumed here")
         domain = self.bound.frame.domain
-        services = replace(
+        limited = replace(
             services,
             least_sandbox=domain.sandbox,
             authority=self.authority(),
             max_depth=max(0, self.run.max_depth - self.run.depth),
             reparse=services.reparse and not domain.is_reparsed,
         )
-        outcome = await services.resume(services, task_id, self.bound.budget)
+        outcome = await services.resume(limited, task_id, self.bound.budget)
         self.check_not_refused()
         return outcome
 

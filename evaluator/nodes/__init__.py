@@ -9,11 +9,11 @@ hold variables are stored as `Text`, unrendered. A setting that holds a placehol
 declared with the functions of `declare`: each says what walks do with the value (a text, a setting,
 a child node, a part, data), in which element or attribute XML has it, its range, and for a child
 the names that its scope gains (`binds`), with their shapes (those that are computed are in
-`bound_shapes`). What is not a field is a class variable (`default_context`, `asks_model`,
-`runs_process`) or a short method: `repeats` says how often the child nodes run (`repeats_of`, where
-they differ; `one_of` declares children that are alternatives), `result` which shape the result has,
-`doubts` what is probably a mistake. What every operator has (`Task`), and the nodes that are not
-operators, are in `tree`.
+`declare`); `BOUND_NAMES` says what they mean. What is not a field is a class variable
+(`default_context`, `asks_model`, `runs_process`) or a short method: `repeats` says how often the
+child nodes run (`repeats_of`, where they differ; `one_of` declares children that are
+alternatives), `result` which shape the result has, `doubts` what is probably a mistake. What every
+operator has (`Task`), and the nodes that are not operators, are in `tree`.
 
 Everything else is generic over these declarations: reading and writing XML (`xml.build_task`,
 `xml.write`), variables in scope (`library.scoping`), call bounds (`library.bounds`), `ref`
@@ -382,6 +382,27 @@ class DirectorEvaluatorLoop(Task):
                 message=message,
                 hint="add <termination_condition> or <max_iterations>",
             )
+
+
+BOUND_NAMES: Mapping[str, str] = {
+    "steps": (
+        "the earlier steps, by name and by index (`steps.NAME`, `steps[0]`): `content` (text), "
+        "`parsed` (value or null), `notes`"
+    ),
+    "previous": "the step before, with the same fields; from the second step on",
+    "current_input": "the item",
+    "index": "the number of the item, from 0",
+    "current_result": "the result of `inner_task` for the item",
+    "accumulator": "the result of the reductions so far",
+    "current_iteration": "the number of the iteration, from 1",
+    "director_result": (
+        "the value or text of the director's last result; empty text before the first one"
+    ),
+    "script_output": "`stdout`, `stderr`, `exit_code` (null if it was stopped or has not run)",
+    "evaluation": "`success`, `feedback`, `details`, and other fields of the evaluator's answer",
+    "evaluation_feedback": "the same as `evaluation.feedback`",
+}
+"""What the names that operators bind for their children mean, for the reference of templates."""
 
 
 def operators_with(element: str | None, attribute: str | None = None) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from evaluator import TemplateLibrary
 from evaluator.cli import main
 from evaluator.cli.main import cli
 from evaluator.handler.config import read_profile
+from evaluator.nodes.declare import OPERATORS
 from evaluator.xml.schema import validate
 from evaluator.xml.source import read_source
 from tests.tables import each_case
@@ -267,6 +268,21 @@ def test_the_table_of_options_is_what_is_declared() -> None:
     assert committed.count(generator.BEGIN) == committed.count(generator.END) == 1
     for row in ("| `limits.max_cost` | `--max-cost` | US dollars", "| `name` |  | The name"):
         assert row in committed
+
+
+def test_the_tables_of_operators_are_what_is_declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = _generator("generate_templates")
+    committed = generator.PAGE.read_text(encoding="utf-8")
+    assert committed == generator.page(), "write it again: python docs/generate_templates.py"
+    sections = committed.count(generator.BEGIN)
+    assert sections == committed.count(generator.END) == len(OPERATORS)
+    # A new operator gets its section, its rows and its place in the sentences.
+    monkeypatch.setitem(OPERATORS, "copied_map", OPERATORS["map"])
+    page = generator.page()
+    assert page.count(generator.BEGIN) == sections + 1
+    assert "\n### copied_map\n\nRuns `inner_task` for each item; the result is the list" in page
+    assert "`director_evaluator_loop` or `copied_map` |" in page
+    assert "\n| copied_map | none | false | enabled |\n" in page
 
 
 def test_the_table_of_attempts_is_what_the_tests_are() -> None:

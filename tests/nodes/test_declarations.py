@@ -12,7 +12,7 @@ from evaluator.files.locations import schemas_dir, shipped
 from evaluator.interpreter import operators
 from evaluator.interpreter.operators import RUNNERS, outcomes
 from evaluator.language.scopes import matches
-from evaluator.nodes import Call, Cond, ContextSettings, Function, HandlerSpec
+from evaluator.nodes import BOUND_NAMES, Call, Cond, ContextSettings, Function, HandlerSpec
 from evaluator.nodes.declare import FIELDS, OPERATORS
 from evaluator.nodes.values import TYPE_NAMES, VALUE_TYPES
 from evaluator.xml.build_task import READERS
@@ -92,6 +92,16 @@ def test_the_schema_has_every_element_and_attribute_of_an_operator(operator):
     assert attributes <= names("attributeGroup", "taskAttributes", "attribute"), ADD_ATTRIBUTE
 
 
+def test_the_meaning_of_every_bound_name_is_declared():
+    bound = {
+        name
+        for operator in OPERATORS.values()
+        for field in FIELDS[operator]
+        for name in field.binds or ()
+    }
+    assert bound == set(BOUND_NAMES), "say what they mean in BOUND_NAMES of evaluator/nodes"
+
+
 def test_the_docs_say_what_the_element_of_a_child_contains():
     roles = [
         one.get("name")
@@ -101,7 +111,7 @@ def test_the_docs_say_what_the_element_of_a_child_contains():
     page = (Path(__file__).parents[2] / "docs/reference/templates.md").read_text(encoding="utf-8")
     (sentence,) = [line for line in page.splitlines() if " contain one `<task>`" in line]
     missing = [name for name in roles if f"`{name}`" not in sentence]
-    assert not missing, "add it in docs/reference/templates.md to the sentence above section Inputs"
+    assert not missing, "write it again: python docs/generate_templates.py"
 
 
 def test_every_operator_is_killed_and_resumed():
