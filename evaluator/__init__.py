@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from evaluator.interpreter.compile import CompiledTask as CompiledTask
     from evaluator.interpreter.evaluator import Evaluator as Evaluator
     from evaluator.interpreter.preview import Preview as Preview
-    from evaluator.interpreter.replay import Replay as Replay
+    from evaluator.interpreter.recovery import Replay as Replay
     from evaluator.library import Match as Match
     from evaluator.library import Template as Template
     from evaluator.library import TemplateLibrary as TemplateLibrary
@@ -132,7 +132,7 @@ _HOMES = {
     "evaluator.interpreter.chat": ("Chat", "ChatReply"),
     "evaluator.interpreter.compile": ("CompiledTask",),
     "evaluator.interpreter.preview": ("Preview",),
-    "evaluator.interpreter.replay": ("Replay",),
+    "evaluator.interpreter.recovery": ("Replay",),
     "evaluator.library": ("Match", "Template", "TemplateLibrary"),
     "evaluator.memory": ("GlobalIndex", "InMemoryIndex", "Memory"),
     "evaluator.nodes": ("Span",),

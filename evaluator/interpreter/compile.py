@@ -19,9 +19,9 @@ from evaluator.interpreter.frame import NO_OPTIONS, Frame, Run, RunOptions, Serv
 from evaluator.interpreter.generated import (
     INTERNAL,
     Allowance,
-    describe,
     internal_template,
     may_call,
+    note_generated,
     read_allowed,
 )
 from evaluator.interpreter.runs import record_run
@@ -100,15 +100,11 @@ async def compile_task(
         if isinstance(answer, TaskError):
             return answer
         generated = _read(services, answer.content, allowance=allowance)
-        problem = "; ".join(str(one) for one in generated.errors)
-        if generated.node is None:
-            xml = generated.xml
-        else:
+        xml = None
+        if generated.node is not None:
             xml = to_xml(generated.node)
-        output = {"warnings": [describe(one) for one in generated.warnings], "xml": xml}
-        run.steps.note(
-            join(frame.path, "task"), "parse", "compiled task", None, output, error=problem or None
-        )
+        path = join(frame.path, "task")
+        problem = note_generated(run, path, "compiled task", generated, xml)
         if generated.node is not None:
             return answer
         return TaskError(

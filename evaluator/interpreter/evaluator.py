@@ -34,8 +34,7 @@ from evaluator.interpreter.frame import (
     RunOptions,
     Shots,
 )
-from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished, resume
-from evaluator.interpreter.replay import Replay, replay
+from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished, Replay, replay, resume
 from evaluator.interpreter.requests import prepare_request, prepare_words
 from evaluator.interpreter.runs import Binder, record_run
 from evaluator.interpreter.sync import sync_form

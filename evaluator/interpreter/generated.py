@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from evaluator.errors import ConfigurationError, Diagnostic, TemplateError
 from evaluator.files.locations import shipped
 from evaluator.interpreter.authority import Authority, reached_tasks
-from evaluator.interpreter.frame import Services
+from evaluator.interpreter.frame import Run, Services
 from evaluator.lazy_dataclass import frozen
 from evaluator.library import TemplateLibrary
 from evaluator.library.checks import Checked, check_each
@@ -187,6 +187,21 @@ def _is_plain(schema: str) -> bool:
 
 def _refusal(message: str, span: Span, hint: str | None = None) -> Diagnostic:
     return Diagnostic("error", "forbidden", message=message, span=span, hint=hint)
+
+
+def note_generated(
+    run: Run, path: str, name: str, generated: GeneratedTask, xml: str | None = None
+) -> str:
+    """Notes in the record of `run` what was read of a model's answer, as `xml` if given. Returns:
+    the errors as one text, empty if there are none.
+    """
+    problem = "; ".join(str(one) for one in generated.errors)
+    output = {
+        "warnings": [describe(warning) for warning in generated.warnings],
+        "xml": generated.xml if xml is None else xml,
+    }
+    run.steps.note(path, "parse", name, None, output, error=problem or None)
+    return problem
 
 
 def describe(diagnostic: Diagnostic) -> str:

@@ -24,7 +24,13 @@ from evaluator.errors.results import Outcome, TaskError, TaskResult
 from evaluator.interpreter.authority import Authority
 from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.frame import Run, join
-from evaluator.interpreter.generated import Allowance, describe, internal_template, read_allowed
+from evaluator.interpreter.generated import (
+    Allowance,
+    describe,
+    internal_template,
+    note_generated,
+    read_allowed,
+)
 from evaluator.interpreter.operators.atomic import choose
 from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import render, render_prompt
@@ -109,17 +115,8 @@ async def _recover(
     generated = generated.with_errors(
         [replace(doubt, severity="error") for doubt in generated.doubts]
     )
-    problem = "; ".join(str(one) for one in generated.errors)
-    warnings = [describe(warning) for warning in generated.warnings]
-    output = {"warnings": warnings, "xml": generated.xml}
-    run.steps.note(
-        join(frame.path, "reparse/task"),
-        "parse",
-        "decomposition",
-        None,
-        output,
-        error=problem or None,
-    )
+    path = join(frame.path, "reparse/task")
+    problem = note_generated(run, path, "decomposition", generated)
     if generated.node is None:
         return _unrecovered(error, f"the decomposition cannot be used: {problem}")
     node = _as_smaller(generated.node, inherited)
@@ -136,7 +133,7 @@ async def _recover(
     notes = {
         **outcome.notes,
         "warnings": [
-            *(f"decomposition, {warning}" for warning in warnings),
+            *(f"decomposition, {describe(warning)}" for warning in generated.warnings),
             *outcome.notes.get("warnings", ()),
         ],
         "reparsed_after": {"resource": resource, "message": error.message},

@@ -19,8 +19,7 @@ A step that may not run halts the evaluation with all its subtasks: from then on
 so that no later part can mistake the refusal for an answer. Only the ends of steps in flight are
 still written.
 
-`interpreter.recovery` and `interpreter.replay` use these to start an evaluation; `step_log` asks
-them at each step.
+`interpreter.recovery` uses these to start an evaluation; `step_log` asks them at each step.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from evaluator.record.redact import Redactor
 from evaluator.record.store import TaskStore
 
 if TYPE_CHECKING:
-    from evaluator.interpreter.replay import Replay
+    from evaluator.interpreter.recovery import Replay
 
 _REPAIR = "hint: --repair continues from the whole records before the damage"
 
