@@ -393,7 +393,11 @@ async def _open_task_file(run: Run) -> StepLog | Recording:
         )
         steps = StepLog(journal, earlier, scrub=store.redactor)
         if above is not None:
-            await steps.begin_file()
+            try:
+                await steps.begin_file()
+            except BaseException:
+                journal.discard()
+                raise
         return steps
     except (OSError, ValueError) as error:
         # The path cannot be that of a file: it is too long, or contains a NUL.

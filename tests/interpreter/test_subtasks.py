@@ -8,6 +8,7 @@ import json
 import pytest
 
 from evaluator import HandlerConfig, TaskError, TaskStore, ToolGrant
+from evaluator.record.journal import Journal
 from evaluator.record.task_lists import TaskLists
 from evaluator.tools import PolicyRule
 
@@ -375,3 +376,35 @@ def test_a_policy_of_manage_task_holds_for_the_task_lists_of_a_request(make_eval
     evaluator.evaluate_sync("boss").unwrap()
     assert "paint it green" not in str(seen)
     assert "file_paths: manage_task is not allowed here" in last_tool_answer(seen[-1])
+
+
+def test_a_subtask_that_is_cancelled_before_its_step_begins_leaves_no_open_file(
+    make_evaluator, tmp_path, monkeypatch
+):
+    evaluator = make_evaluator(
+        LIBRARY.format(turns=5),
+        script=script_of([], call(inputs={"country": "Peru"}), capital="Lima"),
+        sync="step",
+    )
+    sync = Journal.sync
+    opened = []
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        running = asyncio.ensure_future(evaluator.evaluate("boss"))
+
+        def cancelling(journal):
+            if journal.id == 2:
+                opened.append(journal)
+                loop.call_soon_threadsafe(running.cancel)
+            sync(journal)
+
+        monkeypatch.setattr(Journal, "sync", cancelling)
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(main())
+    monkeypatch.undo()
+    assert opened and not list((tmp_path / "tasks").rglob("TASK-2.md"))
+    # Nothing of it is in the way of a resumed run.
+    assert evaluator.resume_sync(1).unwrap().content == "finished"
