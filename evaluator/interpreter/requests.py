@@ -499,7 +499,15 @@ def _missing(run: Run) -> list[Input]:
     """The inputs that the task of `run` needs and has no values for."""
     if not isinstance(run.node, Task):
         return []
-    return [i for i in run.node.inputs if i.must_be_given and i.name not in run.inputs]
+    return [
+        i
+        for i in run.node.inputs
+        if i.required
+        and i.default is None
+        and i.task is None
+        and i.source is None
+        and i.name not in run.inputs
+    ]
 
 
 def _add_extraction(run: Run, words: str) -> None:
