@@ -239,14 +239,22 @@ class _Assembly:
         else:
             names = await self._find_described(texts[0])
         is_granted = self.authority.grants_all(file_paths)
-        files = self.services.files
         for name in names:
-            if not is_granted and self.authority.reading(name, files) != "allow":
+            if not is_granted and not self._may_name(name):
                 self._warn(f"{name} was not read: the task that started this one may not read it")
             elif file_paths.source == "literal" and name.startswith(SCHEME):
                 await self._read_resource(name)
             else:
                 await self.read_file(name, attach=True)
+
+    def _may_name(self, path: str) -> bool:
+        """Whether a task that a model has chosen may read a file that its author did not write
+        down. A task list needs `manage_task` in the task above, which has allowed it then.
+        """
+        if path in (self.authority.files or ()):
+            return True
+        is_allowed = self.authority.reading(path, self.services.files) == "allow"
+        return is_allowed and task_list_at(self.services, path) is None
 
     async def _match(self, patterns: Sequence[str]) -> list[str]:
         names: list[str] = []

@@ -238,22 +238,21 @@ def _of_author(spawner: Spawner) -> Authority:
 
 
 async def _check_file(spawner: Spawner, path: str, context: ToolContext) -> None:
-    """Checks that the task may read a file of a request itself: with `read_file`, or with
-    `manage_task` if it is a task list.
+    """Checks that the task may read a file of a request itself: a task list with `manage_task`,
+    others with `read_file`.
 
     Raises: ToolError, if it may not.
     """
-    tool = spawner.offered.get(MANAGE_TASK)
-    task_list = None
-    if tool is not None:
-        task_list = task_list_at(spawner.run.services, path)
-    if tool is not None and task_list is not None:
-        await check_allowed(tool, {"action": "read", "name": task_list}, context, "file_paths: ")
-        return
-    reader = spawner.authority().reader
-    if reader is None or path.startswith(SCHEME):
-        raise ToolError(f"file_paths: this task may not read {path[:200]!r} itself ({READ_FILE})")
-    await check_allowed(reader, {"path": path}, context, "file_paths: ")
+    name = READ_FILE
+    arguments = {"path": path}
+    task_list = task_list_at(spawner.run.services, path)
+    if task_list is not None:
+        name = MANAGE_TASK
+        arguments = {"action": "read", "name": task_list}
+    tool = spawner.offered.get(name)
+    if tool is None or path.startswith(SCHEME):
+        raise ToolError(f"file_paths: this task may not read {path[:200]!r} itself ({name})")
+    await check_allowed(tool, arguments, context, "file_paths: ")
 
 
 def spawning_tool(

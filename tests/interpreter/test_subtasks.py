@@ -334,6 +334,7 @@ def test_a_model_gives_only_the_inputs_that_a_template_does_not_find_itself(make
     [
         (("subtask", "manage_task"), "tasks/active/2026-03-02-plan.md", True),
         (("subtask",), "tasks/active/2026-03-02-plan.md", False),
+        (("subtask", "read_file"), "tasks/active/2026-03-02-plan.md", False),
         (("subtask", "manage_task"), "tasks/TASK-1.md", False),
         (("subtask", "manage_task"), "notes.md", False),
     ],
@@ -360,6 +361,25 @@ def test_a_task_that_manages_task_lists_gives_one_to_a_subtask_without_read_file
     said = str(seen[1].messages)
     assert ("paint it green" in said) == is_given
     assert ("may not read" in said) == (not is_given)
+
+
+def test_a_template_reads_no_task_list_that_a_model_without_manage_task_names(
+    make_evaluator, tmp_path
+):
+    TaskLists(tmp_path / "tasks").create("2026-03-02-plan", "# Plan\n\n- [ ] paint it green\n")
+    (tmp_path / "notes.md").write_text("blue notes")
+    xml = """<task name="boss"><description>lead</description><instructions>boss</instructions>
+        <tools><tool name="subtask"/><tool name="read_file"/></tools></task>
+      <task name="reads"><description>read it</description><inputs><input name="path"/></inputs>
+        <file_paths><path>{{ path }}</path></file_paths><instructions>READS</instructions></task>"""
+    for path, is_read in (("notes.md", True), ("tasks/active/2026-03-02-plan.md", False)):
+        seen = []
+        boss = call("read it", {"path": path}, hints={"template": "reads"})
+        evaluator = make_evaluator(xml, script=script_of(seen, boss))
+        evaluator.evaluate_sync("boss").unwrap()
+        texts = str([request.messages for request in seen])
+        assert ("blue notes" in texts) == is_read
+        assert "paint it green" not in texts
 
 
 def test_a_policy_of_manage_task_holds_for_the_task_lists_of_a_request(make_evaluator, tmp_path):
