@@ -49,10 +49,10 @@ async def run_cond(run: Run, node: Cond, frame: Frame) -> Outcome:
 
 async def run_call(run: Run, node: Call, frame: Frame) -> Outcome:
     """The result of the called template; its arguments are resolved in the caller's scope."""
-    types = _declared_types(run, node.template)
+    types = _expected_types(run, node)
     values = [
-        await argument_value(run, a, frame=frame, expected_type=_type_of(a, i, types=types))
-        for i, a in enumerate(node.args)
+        await argument_value(run, argument, frame=frame, expected_type=expected_type)
+        for argument, expected_type in zip(node.args, types, strict=True)
     ]
     positional = [
         value for argument, value in zip(node.args, values, strict=True) if argument.name is None
@@ -158,23 +158,20 @@ def _returned(run: Run, function: Function, outcome: TaskResult, span: Span) -> 
     return replace(outcome, parsed_content=parsed.value)
 
 
-def _declared_types(run: Run, template: str) -> dict[str, str]:
-    if template not in run.services.library:
-        return {}
-    node = run.services.library.get(template).node
-    if isinstance(node, Function):
-        declared = node.params
-    else:
-        declared = node.inputs
-    return {entry.name: entry.type for entry in declared}
-
-
-def _type_of(argument: Argument, position: int, types: Mapping[str, str]) -> str:
-    if argument.name is not None:
-        return types.get(argument.name, "any")
-    if position < len(types):
-        return list(types.values())[position]
-    return "any"
+def _expected_types(run: Run, call: Call) -> list[str]:
+    """The declared type of each argument of a call; `any` where none is known."""
+    types: dict[str, str] = {}
+    if call.template in run.services.library:
+        node = run.services.library.get(call.template).node
+        if isinstance(node, Function):
+            types = {param.name: param.type for param in node.params}
+        else:
+            types = {declared.name: declared.type for declared in node.inputs}
+    by_position = [*types.values(), *(["any"] * len(call.args))]
+    return [
+        by_position[position] if argument.name is None else types.get(argument.name, "any")
+        for position, argument in enumerate(call.args)
+    ]
 
 
 async def argument_value(run: Run, argument: Argument, frame: Frame, expected_type: str) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from evaluator.errors import ConfigurationError, RecordError, UsageError
@@ -284,6 +285,12 @@ class EvaluatorParts:
         evaluator._reports_interrupted = False
         return evaluator
 
+    def _copy(self, init_args: Mapping[str, Any] = MappingProxyType({}), **changed: Any) -> Self:
+        """A copy with these arguments and services changed. Closing either closes the connections
+        of both.
+        """
+        return self._of({**self.init_args, **init_args}, replace(self.services, **changed))
+
     def with_limiter(
         self,
         limiter: CallLimiter,
@@ -306,8 +313,7 @@ class EvaluatorParts:
             cache = services.cache
         else:
             cache = open_cache(cache, services.notice)
-        services = replace(
-            services,
+        return self._copy(
             chooser=services.chooser.with_limiter(limiter, cache, parking),
             store=TaskStore(
                 tasks_dir,
@@ -319,31 +325,24 @@ class EvaluatorParts:
             cache=cache,
             limiter=limiter,
         )
-        return self._of(self.init_args, services)
 
     def with_sandbox(self, sandbox: Sandbox) -> Self:
         """A copy of this Evaluator whose scripts run in `sandbox`. Closing either closes the
         connections of both.
         """
-        return self._of(
-            {**self.init_args, "sandbox": sandbox}, replace(self.services, sandbox=sandbox)
-        )
+        return self._copy({"sandbox": sandbox}, sandbox=sandbox)
 
     def with_library(self, library: TemplateLibrary) -> Self:
         """A copy of this Evaluator with these templates. Closing either closes the connections of
         both.
         """
-        return self._of(
-            {**self.init_args, "library": library}, replace(self.services, library=library)
-        )
+        return self._copy({"library": library}, library=library)
 
     def without_files(self, denied: Iterable[Path]) -> Self:
         """A copy of this Evaluator whose file tools cannot access the paths in `denied`. Closing
         either closes the connections of both.
         """
-        return self._of(
-            self.init_args, replace(self.services, files=self.services.files.without(denied))
-        )
+        return self._copy(files=self.services.files.without(denied))
 
     async def check_sandboxes(
         self, runs: Iterable[tuple[str, str | None]], asker: Asker | None = None
@@ -370,9 +369,7 @@ class EvaluatorParts:
         """A copy of this Evaluator that contacts no server to choose a model, for plans that are
         not run.
         """
-        return self._of(
-            self.init_args, replace(self.services, chooser=self.services.chooser.without_network())
-        )
+        return self._copy(chooser=self.services.chooser.without_network())
 
     @property
     def library(self) -> TemplateLibrary:
@@ -407,13 +404,8 @@ class EvaluatorParts:
         environ = None
         if default_model is not None:
             environ = {"EVALUATOR_MODEL": default_model}
-        services = replace(
-            self.services,
-            chooser=ModelChooser(backend=backend, environ=environ),
-            store=None,
-            dry_run=True,
-        )
-        return self._of({**self.init_args, "model": None}, services)
+        chooser = ModelChooser(backend=backend, environ=environ)
+        return self._copy({"model": None}, chooser=chooser, store=None, dry_run=True)
 
     def interrupted(self) -> list[TaskSummary]:
         """Interrupted runs, newest first: they have no end, and their process is gone. `resume`

@@ -129,15 +129,13 @@ def _forbidden(node: Node, library: TemplateLibrary, allowance: Allowance) -> It
         for tool in _tools_of(task, allowance):
             if not (allowance.templates_as_tools and tool in library):
                 yield _refusal(f"{allowance.who} may not have the tool {tool!r}", task.span)
-        if (
-            task.output is not None
-            and task.output.schema is not None
-            and not _is_plain(task.output.schema)
-        ):
+        output = task.output
+        if output is None or output.schema is None:
+            continue
+        schema = output.schema.strip()
+        if not schema.startswith("{") and of_type(schema) is None:
             message = f"{allowance.who} may not name a file or a module as its schema"
-            yield _refusal(
-                message, task.output.span, hint="write the JSON Schema into <output_format>"
-            )
+            yield _refusal(message, output.span, hint="write the JSON Schema into <output_format>")
 
 
 def _tools_of(task: Task, allowance: Allowance) -> list[str]:
@@ -179,10 +177,6 @@ def _through(
         if why is not None:
             refused.add(name)
             yield _refusal(f"{allowance.who} may not call {name!r}, which {why}", span)
-
-
-def _is_plain(schema: str) -> bool:
-    return schema.lstrip().startswith("{") or of_type(schema.strip()) is not None
 
 
 def _refusal(message: str, span: Span, hint: str | None = None) -> Diagnostic:

@@ -77,7 +77,13 @@ class Spawner:
         `check_not_refused`.
         """
         if self.depth > self.run.max_depth:
-            return _too_deep(self.depth, self.run.max_depth)
+            limit = self.run.max_depth
+            return TaskError(
+                "RESOURCE_EXHAUSTION",
+                f"subtasks are {limit} levels deep, which is the limit; do this part of the work "
+                "yourself",
+                resource=Resource("depth", self.depth, limit=limit),
+            )
         start = await choose()
         bound = self.bound
         domain = bound.frame.domain
@@ -132,13 +138,6 @@ class Spawner:
         """
         if self.run.budget.refused is not None:
             raise self.run.budget.refused
-
-
-def _too_deep(depth: int, limit: int) -> TaskError:
-    message = (
-        f"subtasks are {limit} levels deep, which is the limit; do this part of the work yourself"
-    )
-    return TaskError("RESOURCE_EXHAUSTION", message, resource=Resource("depth", depth, limit=limit))
 
 
 def answer_to_model(
