@@ -220,7 +220,8 @@ def _exit_code_of(argv: list[str] | None, *, as_json: bool) -> int:
     try:
         with _signals_as_interrupts():
             code = cli.main(argv, prog_name="evaluator", standalone_mode=False)
-            if sys.stdout is not None:
+            # The language server closes its streams at its end.
+            if sys.stdout is not None and not sys.stdout.closed:
                 sys.stdout.flush()
     except click.exceptions.Exit as error:
         code = error.exit_code
