@@ -271,7 +271,7 @@ class Submissions:
             if batch.tag is not None:
                 if batch.tag == submission.tag:
                     return batch
-            elif batch.id not in known and batch.requests == len(submission.calls):
+            elif batch.id not in known and batch.requests in (None, len(submission.calls)):
                 if not batch.is_over:
                     is_absent = False
                     continue
