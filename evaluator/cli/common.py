@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import sys
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,13 @@ import click
 
 from evaluator import clock
 from evaluator.cli.echo import echo, echo_raw
-from evaluator.errors import ConfigurationError, MachineError, RecordError, UsageError
+from evaluator.errors import (
+    ConfigurationError,
+    MachineError,
+    RecordError,
+    UsageError,
+    advice_on,
+)
 from evaluator.errors.messages import cut, did_you_mean, minutes_text, visible, visible_json
 from evaluator.errors.results import Outcome, TaskResult
 from evaluator.language.scopes import read_typed
@@ -239,6 +246,25 @@ def read_text(path: str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8") from error
+
+
+def write_new(path: Path, data: bytes) -> bool:
+    """Writes a file that does not exist yet, as a whole or not at all. Returns: False, if something
+    is there already. Raises: RecordError, if it cannot be written.
+    """
+    from evaluator.files.atomic import atomic_file
+
+    if os.path.lexists(path):
+        return False
+    try:
+        with atomic_file(path, mode=0o666, sync=False, replace=False, error=None) as file:
+            file.write(data)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        reason = error.strerror or error
+        raise RecordError(f"{path}: cannot be written: {reason}; {advice_on(error)}") from error
+    return True
 
 
 def print_json(value: Any) -> None:

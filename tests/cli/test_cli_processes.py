@@ -29,6 +29,17 @@ def shell(
     )
 
 
+@pytest.mark.parametrize("command", ["init", "new letter"])
+def test_a_full_disk_leaves_no_part_of_a_new_file(
+    tmp_path: Path, environment: dict[str, str], command: str
+) -> None:
+    full = shell(f"ulimit -f 0; evaluator {command}", tmp_path, environment)
+    assert full.returncode == 3 and "cannot be written: " in full.stderr, full.stderr
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    again = shell(f"evaluator {command} && evaluator lint templates", tmp_path, environment)
+    assert (again.returncode, "kept" in again.stderr) == (0, False), again.stderr
+
+
 @pytest.mark.parametrize(
     "command",
     [
