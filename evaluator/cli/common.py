@@ -21,13 +21,7 @@ import click
 
 from evaluator import clock
 from evaluator.cli.echo import echo, echo_raw
-from evaluator.errors import (
-    ConfigurationError,
-    MachineError,
-    RecordError,
-    UsageError,
-    advice_on,
-)
+from evaluator.errors import ConfigurationError, MachineError, RecordError, UsageError
 from evaluator.errors.messages import cut, did_you_mean, minutes_text, visible, visible_json
 from evaluator.errors.results import Outcome, TaskResult
 from evaluator.language.scopes import read_typed
@@ -257,13 +251,10 @@ def write_new(path: Path, data: bytes) -> bool:
     if os.path.lexists(path):
         return False
     try:
-        with atomic_file(path, mode=0o666, sync=False, replace=False, error=None) as file:
+        with atomic_file(path, mode=0o666, sync=False, replace=False) as file:
             file.write(data)
     except FileExistsError:
         return False
-    except OSError as error:
-        reason = error.strerror or error
-        raise RecordError(f"{path}: cannot be written: {reason}; {advice_on(error)}") from error
     return True
 
 
