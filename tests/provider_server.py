@@ -397,7 +397,11 @@ class _Request(BaseHTTPRequestHandler):
         if parts[0] == "files":
             return self._files(operation, parts)
         if operation == "create":
-            return 200, self._show(self._create())
+            try:
+                job = self._create()
+            except KeyError as error:
+                return 404, {"error": {"message": f"no file {error}", "type": "not_found_error"}}
+            return 200, self._show(job)
         if operation == "list":
             return 200, self._list()
         name = f"batches/{parts[1]}" if self.format == "gemini" else parts[1]

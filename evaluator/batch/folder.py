@@ -177,7 +177,10 @@ class BatchFolder:
             is_free = False
         if not is_free:
             disk.close(fd)
-            raise TaskBusy(f"{path}: another process works on this batch")
+            raise TaskBusy(
+                f"{path}: another process works on this batch; wait for its end, or end it: "
+                f"evaluator batch stop {path}"
+            )
         remove_unfinished(path)
         return cls(path, fd)
 

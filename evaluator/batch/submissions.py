@@ -192,6 +192,7 @@ class Submissions:
         number = submission.number
         path = self.requests_file(number)
         api = self._api(submission)
+        is_earlier_upload = submission.upload is not None
         try:
             if submission.upload is None:
                 upload = await _retried(partial(self._upload, submission))
@@ -201,10 +202,15 @@ class Submissions:
             created = await api.create(path, submission.upload, submission.tag)
         except ProviderError as error:
             if submission.state == "creating" and not is_certainly_absent(error):
-                await self._find_again(submission)
+                await self._find_again(submission, error)
                 return
             if submission.state == "creating":
                 self.log.add(number, "absent")
+                if is_earlier_upload and not error.retryable:
+                    # Providers delete files after some days: it is sent again, once.
+                    submission.upload = None
+                    await self._send(submission)
+                    return
             if not error.retryable:
                 self.stop.ask("incomplete", self._failed(submission, "created", error))
             else:
@@ -230,8 +236,11 @@ class Submissions:
         calls = amount(len(submission.calls), "call")
         self.notice(f"submitted {calls} of {submission.label} as {batch.id}, {cost}")
 
-    async def _find_again(self, submission: Submission) -> None:
-        """Finds out whether a batch exists whose creation had no answer.
+    async def _find_again(
+        self, submission: Submission, failure: ProviderError | None = None
+    ) -> None:
+        """Finds out whether a batch exists whose creation had no answer. `failure`: the error of
+        that creation, if it was in this session.
 
         Raises: Undecided, if that cannot be found out and `unfinished` does not decide.
         """
@@ -248,6 +257,8 @@ class Submissions:
             self._created(submission, found)
         elif found:
             self.log.add(submission.number, "absent")
+            if failure is not None:
+                self._say(self._failed(submission, "created yet", failure))
 
     async def _find(self, submission: Submission) -> ProviderBatch | bool:
         """The batch of a submission; True, if it is certainly absent; False, if that is known only
@@ -260,7 +271,7 @@ class Submissions:
             if batch.tag is not None:
                 if batch.tag == submission.tag:
                     return batch
-            elif batch.id not in known and batch.requests == len(submission.calls):
+            elif batch.id not in known and batch.requests in (None, len(submission.calls)):
                 if not batch.is_over:
                     is_absent = False
                     continue

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import sys
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -239,6 +240,22 @@ def read_text(path: str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8") from error
+
+
+def write_new(path: Path, data: bytes) -> bool:
+    """Writes a file that does not exist yet, as a whole or not at all. Returns: False, if something
+    is there already. Raises: RecordError, if it cannot be written.
+    """
+    from evaluator.files.atomic import atomic_file
+
+    if os.path.lexists(path):
+        return False
+    try:
+        with atomic_file(path, mode=0o666, sync=False, replace=False) as file:
+            file.write(data)
+    except FileExistsError:
+        return False
+    return True
 
 
 def print_json(value: Any) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evaluator import disk
 from evaluator.cli.common import (
     FILE,
     cost_bound,
@@ -19,6 +18,7 @@ from evaluator.cli.common import (
     print_json,
     read_inputs,
     stdin_is_terminal,
+    write_new,
 )
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
@@ -149,11 +149,8 @@ def _show(compiled: CompiledTask, model: str | None, *, to_error: bool) -> None:
 
 
 def _write_new(path: Path, xml: str) -> None:
-    try:
-        with disk.create(path) as file:
-            file.write(xml.encode())
-    except FileExistsError as error:
-        raise UsageError(f"--out {path}: this file exists already; name another one") from error
+    if not write_new(path, xml.encode()):
+        raise UsageError(f"--out {path}: this file exists already; name another one")
     echo(f"written: {path}", err=True)
 
 

@@ -6,7 +6,7 @@ written. With `--progress json` every line of it
 is a JSON object: a line that is not an event becomes a `notice`.
 
 The option -v: what the loggers of evaluator say, on standard error. It stands before or after a
-command.
+command. What else is logged, and errors that nobody handles, are messages without a traceback.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import errno
 import logging
 import os
 import sys
+import threading
 from collections.abc import Generator, Sequence
 from typing import Any, TextIO, cast
 
@@ -178,6 +179,45 @@ class _StderrHandler(logging.Handler):
         # Commands print the warnings of single tasks themselves.
         if self.verbosity or record.name == LOGGER.name:
             echo(f"{record.levelname.lower()}: {record.getMessage()}", err=True)
+
+
+class _LastResort(logging.Handler):
+    """Prints the message of a record of another library, or of a project's code, for which nobody
+    has set a handler; without the traceback that it may carry.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        echo(f"{record.levelname.lower()}: {record.getMessage()}", err=True)
+
+
+def print_unhandled_as_lines() -> None:
+    """From now on this process prints a message without a traceback for each record of a logger
+    without a handler, and for each exception that ends a thread or is raised while an object is
+    freed. With EVALUATOR_DEBUG set, Python prints them with their tracebacks.
+    """
+    if os.environ.get("EVALUATOR_DEBUG"):
+        return
+    logging.lastResort = _LastResort(logging.WARNING)
+    threading.excepthook = _print_thread_error
+    sys.unraisablehook = _print_unraisable
+
+
+def _print_thread_error(error: threading.ExceptHookArgs) -> None:
+    if error.exc_type is SystemExit:
+        return
+    name = "?" if error.thread is None else error.thread.name
+    _print_error(f"the thread {name} ended", error.exc_type, error.exc_value)
+
+
+def _print_unraisable(error: sys.UnraisableHookArgs) -> None:
+    what = error.err_msg or "an exception was ignored in"
+    _print_error(f"{what} {type(error.object).__name__}", error.exc_type, error.exc_value)
+
+
+def _print_error(what: str, exc_type: type[BaseException], exc_value: BaseException | None) -> None:
+    # The process may be at its end, and the error's text may come from code of a project.
+    with contextlib.suppress(Exception):
+        echo(f"warning: {what}: {exc_type.__name__}: {exc_value}".removesuffix(": None"), err=True)
 
 
 def verbose_option(*, hidden: bool = False) -> click.Option:

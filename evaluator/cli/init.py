@@ -24,6 +24,7 @@ from evaluator.cli.common import (
     print_json,
     print_json_or_table,
     print_table,
+    write_new,
 )
 from evaluator.cli.echo import echo
 from evaluator.errors import RecordError, UsageError
@@ -119,18 +120,16 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> tuple[list[str], li
     """Writes each file that does not exist yet. Returns: the paths that were written, and those
     that were there.
 
-    Raises: OSError, if one cannot be written.
+    Raises: RecordError, if one cannot be written; it does not exist then.
     """
     written: list[str] = []
     kept: list[str] = []
     for name, data in sorted(files.items()):
         path = folder / name
         disk.make_folders(path.parent)
-        try:
-            with disk.create(path) as file:
-                file.write(data)
+        if write_new(path, data):
             written.append(name)
-        except FileExistsError:
+        else:
             kept.append(name)
     return written, kept
 

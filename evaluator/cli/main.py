@@ -23,6 +23,7 @@ from evaluator.cli.echo import (
     echo,
     echo_raw,
     json_stderr,
+    print_unhandled_as_lines,
     verbose_option,
 )
 from evaluator.errors import (
@@ -201,6 +202,7 @@ def main(argv: list[str] | None = None) -> Any:
 
         hide_own_environment()
         cli.owns_process = True
+        print_unhandled_as_lines()
     arguments = sys.argv[1:] if argv is None else argv
     # Characters that the output's encoding lacks, such as a lone surrogate, are escaped.
     for stream in (sys.stdout, sys.stderr):
@@ -218,7 +220,8 @@ def _exit_code_of(argv: list[str] | None, *, as_json: bool) -> int:
     try:
         with _signals_as_interrupts():
             code = cli.main(argv, prog_name="evaluator", standalone_mode=False)
-            if sys.stdout is not None:
+            # The language server closes its streams at its end.
+            if sys.stdout is not None and not sys.stdout.closed:
                 sys.stdout.flush()
     except click.exceptions.Exit as error:
         code = error.exit_code

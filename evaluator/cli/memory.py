@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 import click
 
 from evaluator import disk
-from evaluator.cli.common import FILE, FOLDER, WorkProgress, json_option, print_json, print_table
+from evaluator.cli.common import (
+    FILE,
+    FOLDER,
+    WorkProgress,
+    json_option,
+    print_json,
+    print_table,
+    write_new,
+)
 from evaluator.cli.echo import echo
 from evaluator.errors import UsageError
 from evaluator.errors.messages import duration_text, visible
@@ -156,10 +164,7 @@ def _default_database(folder: Path) -> Path:
     """The default path of the index of `folder`, in a subfolder that git ignores."""
     home = folder / DEFAULT.parent
     disk.make_folders(home, 0o700)
-    ignore = home / ".gitignore"
-    if not ignore.exists():
-        with disk.create(ignore) as file:
-            file.write(b"*\n")
+    write_new(home / ".gitignore", b"*\n")
     return folder / DEFAULT
 
 

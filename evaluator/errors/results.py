@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field, fields
 from enum import StrEnum
 from operator import attrgetter
@@ -103,7 +103,8 @@ class Usage:
 
     def invalid(self) -> tuple[str, ...]:
         """The names of the figures that no single call can have: negative, NaN, not a number, a
-        count that is not an integer, or above MAX_CALL_TOKENS and MAX_CALL_COST_USD.
+        count that is not an integer, above MAX_CALL_TOKENS and MAX_CALL_COST_USD, or more tokens
+        read from and written to the prompt cache than there are input tokens.
         """
         wrong: list[str] = []
         for name, value in zip(_USAGE_FIELDS, _usage_values(self), strict=True):
@@ -122,7 +123,24 @@ class Usage:
             is_number = isinstance(value, numbers) and not isinstance(value, bool)
             if not is_number or not least <= value <= most:
                 wrong.append(name)
+        if self.cached_tokens or self.cache_write_tokens:
+            wrong += self._above_input(wrong)
         return tuple(wrong)
+
+    def _above_input(self, wrong: Sequence[str]) -> list[str]:
+        """The names of the counts of the prompt cache, if these are more than the input tokens that
+        they are a part of. A count in `wrong`, or an unknown one, proves nothing.
+        """
+        if self.input_tokens is None or "input_tokens" in wrong:
+            return []
+        known: dict[str, int] = {}
+        for name in ("cached_tokens", "cache_write_tokens"):
+            count = getattr(self, name)
+            if count and name not in wrong:
+                known[name] = count
+        if sum(known.values()) <= self.input_tokens:
+            return []
+        return list(known)
 
     def non_zero(self) -> dict[str, Any]:
         """The figures that are not 0, None (unknown) included. `from_dict` reads them."""

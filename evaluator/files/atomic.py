@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from evaluator import disk, randomness
-from evaluator.errors import EvaluatorError, RecordError
+from evaluator.errors import EvaluatorError, RecordError, advice_on
 from evaluator.patterns import Pattern
 
 
@@ -149,7 +149,8 @@ def atomic_file(
     except OSError as failure:
         if error is None:
             raise
-        raise error(f"{path}: cannot be written: {failure.strerror or failure}") from failure
+        reason = f"{failure.strerror or failure}; {advice_on(failure)}"
+        raise error(f"{path}: cannot be written: {reason}") from failure
     finally:
         if exists:
             with contextlib.suppress(

@@ -11,13 +11,20 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import quote
 
 from evaluator.errors import ProviderError
 from evaluator.models import prices
 from evaluator.models.attachments import Attachment, with_unsent
 from evaluator.models.backend import Message, ModelRequest, ModelResponse
-from evaluator.models.batch_api import BatchApi, arguments_of, refused, seconds_of, size_of
+from evaluator.models.batch_api import (
+    BatchApi,
+    arguments_of,
+    path_part,
+    refused,
+    seconds_of,
+    size_of,
+    sum_of,
+)
 from evaluator.models.chat_wire import encode_json, respond, tool_call
 from evaluator.models.failures import error_in_body, malformed
 from evaluator.models.prompt_cache import MARK, marked_places, text_blocks
@@ -74,7 +81,7 @@ class AnthropicBatches:
                 yield self._read(entry)
             if not page.get("has_more"):
                 return
-            after = f"&after_id={quote(str(page.get('last_id')), safe='')}"
+            after = f"&after_id={path_part(str(page.get('last_id')))}"
 
     async def look(self, batch: str) -> ProviderBatch:
         return self._read(await self._api.call("GET", _path_of(batch)))
@@ -102,6 +109,8 @@ class AnthropicBatches:
                 error = malformed("the provider reported an error without a reason")
             error.maybe_billed = False
             return BatchAnswer(custom_id, error=error)
+        if kind not in _UNANSWERED:
+            return BatchAnswer(custom_id, error=malformed("the result is of no known type"))
         return BatchAnswer(custom_id, error=unanswered(self._api.shown(kind)))
 
     async def cancel(self, batch: str) -> None:
@@ -120,8 +129,7 @@ class AnthropicBatches:
         counts = data.get("request_counts")
         total = None
         if isinstance(counts, dict):
-            numbers = cast("Mapping[str, Any]", counts).values()
-            total = sum(number for number in numbers if isinstance(number, int))
+            total = sum_of(*cast("Mapping[str, Any]", counts).values())
         status = str(data.get("processing_status"))
         return ProviderBatch(
             number,
@@ -133,8 +141,11 @@ class AnthropicBatches:
         )
 
 
+_UNANSWERED = ("canceled", "expired")
+
+
 def _path_of(batch: str) -> str:
-    return f"/messages/batches/{quote(batch, safe='')}"
+    return f"/messages/batches/{path_part(batch)}"
 
 
 # -- the wire --------------------------------------------------------------------------------------
@@ -271,7 +282,7 @@ def _usage(usage: Any) -> Any:
     written = counts.get("cache_creation_input_tokens") or 0
     sent = counts.get("input_tokens")
     return {
-        "prompt_tokens": sent + cached + written if isinstance(sent, int) else None,
+        "prompt_tokens": sum_of(sent, cached, written),
         "completion_tokens": counts.get("output_tokens"),
         "prompt_tokens_details": {"cached_tokens": cached, "cache_creation_tokens": written},
     }

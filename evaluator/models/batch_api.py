@@ -9,9 +9,10 @@ import json
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from dataclasses import field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import quote
 
 from evaluator.errors import ProviderError
 from evaluator.lazy_dataclass import dataclass
@@ -211,6 +212,31 @@ def list_of(value: Any) -> list[Mapping[str, Any]]:
         return []
     found = cast("list[Any]", value)
     return [cast("Mapping[str, Any]", each) for each in found if isinstance(each, dict)]
+
+
+def path_part(text: str, safe: str = "") -> str:
+    """A name that the provider gave as a part of an address."""
+    return quote(text, safe=safe, errors="replace")
+
+
+def sum_of(*counts: Any) -> int | None:
+    """The sum of the counts of an answer; None if one of them is not a count."""
+    total = 0
+    for count in counts:
+        if type(count) is not int or count < 0:
+            return None
+        total += count
+    return total
+
+
+_LAST_MOMENT = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+
+
+def moment_of(value: Any) -> float | None:
+    """Seconds since 1970 of an answer; None for anything that is not a moment of a calendar."""
+    if isinstance(value, int | float) and 0 <= value < _LAST_MOMENT:
+        return float(value)
+    return None
 
 
 def seconds_of(value: Any) -> float | None:

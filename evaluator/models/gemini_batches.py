@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from evaluator.errors import ProviderError
 from evaluator.models.attachments import with_unsent
@@ -21,9 +20,11 @@ from evaluator.models.batch_api import (
     arguments_of,
     list_of,
     mapping_of,
+    path_part,
     refused,
     seconds_of,
     size_of,
+    sum_of,
     text_of,
 )
 from evaluator.models.chat_wire import encode_json, respond, tool_call
@@ -83,7 +84,7 @@ class GeminiBatches:
 
     async def create(self, path: Path, upload: str | None, tag: str) -> ProviderBatch:
         body = {"batch": {"displayName": tag, "inputConfig": {"fileName": upload}}}
-        model = quote(self._model, safe="")
+        model = path_part(self._model)
         return self._read(
             await self._api.call("POST", f"/v1beta/models/{model}:batchGenerateContent", body)
         )
@@ -100,14 +101,14 @@ class GeminiBatches:
                 yield entry
             if not page.get("nextPageToken"):
                 return
-            token = f"&pageToken={quote(text_of(page, 'nextPageToken'), safe='')}"
+            token = f"&pageToken={path_part(text_of(page, 'nextPageToken'))}"
 
     async def look(self, batch: str) -> ProviderBatch:
         return self._read(await self._api.call("GET", _path_of(batch)))
 
     async def answers(self, batch: ProviderBatch) -> AsyncIterator[BatchAnswer]:
         for file in batch.files:
-            path = f"/download/v1beta/{quote(file)}:download?alt=media"
+            path = f"/download/v1beta/{path_part(file, '/')}:download?alt=media"
             async for line in self._api.lines(path):
                 yield self._answer(line)
 
@@ -129,7 +130,7 @@ class GeminiBatches:
         # The file of results goes with its batch.
         paths = [_path_of(batch.id)]
         if upload is not None:
-            paths.append(f"/v1beta/{quote(upload)}")
+            paths.append(f"/v1beta/{path_part(upload, '/')}")
         for path in paths:
             await self._api.delete(path)
 
@@ -163,7 +164,7 @@ class GeminiBatches:
 
 
 def _path_of(batch: str) -> str:
-    return f"/v1beta/{quote(batch)}"
+    return f"/v1beta/{path_part(batch, '/')}"
 
 
 def _count(value: Any) -> int | None:
@@ -298,7 +299,7 @@ def _usage(counts: Mapping[str, Any]) -> dict[str, Any] | None:
     thought = counts.get("thoughtsTokenCount") or 0
     return {
         "prompt_tokens": counts.get("promptTokenCount"),
-        "completion_tokens": made + thought,
+        "completion_tokens": sum_of(made, thought),
         "prompt_tokens_details": {"cached_tokens": counts.get("cachedContentTokenCount") or 0},
         "completion_tokens_details": {"reasoning_tokens": thought},
     }

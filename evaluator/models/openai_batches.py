@@ -9,14 +9,22 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from evaluator import clock
 from evaluator.errors import ProviderError
 from evaluator.models.backend import ModelRequest
-from evaluator.models.batch_api import BatchApi, list_of, mapping_of, size_of, text_of
+from evaluator.models.batch_api import (
+    BatchApi,
+    list_of,
+    mapping_of,
+    moment_of,
+    path_part,
+    size_of,
+    text_of,
+)
 from evaluator.models.chat_wire import encode_json, read_completion, request_body
-from evaluator.models.failures import error_in_body, failure, message_of
+from evaluator.models.failures import error_in_body, failure, malformed, message_of
 from evaluator.models.provider_batches import BatchAnswer, ProviderBatch, unanswered
 
 _OVER = ("completed", "failed", "expired", "cancelled")
@@ -66,7 +74,7 @@ class OpenAIBatches:
             if file.get("status") not in ("pending", "running"):
                 break
             await clock.sleep(_CHECK_S)
-            file = await self._api.call("GET", f"/files/{quote(number, safe='')}")
+            file = await self._api.call("GET", f"/files/{path_part(number)}")
         if file.get("status") == "error":
             reason = self._api.shown(file.get("status_details") or "no reason given")
             raise ProviderError(f"the file of requests was refused: {reason}", kind="bad_request")
@@ -94,14 +102,14 @@ class OpenAIBatches:
                 yield entry
             if not page.get("has_more"):
                 return
-            after = f"&after={quote(text_of(page, 'last_id'), safe='')}"
+            after = f"&after={path_part(text_of(page, 'last_id'))}"
 
     async def look(self, batch: str) -> ProviderBatch:
-        return self._read(await self._api.call("GET", f"{self._batches}/{quote(batch, safe='')}"))
+        return self._read(await self._api.call("GET", f"{self._batches}/{path_part(batch)}"))
 
     async def answers(self, batch: ProviderBatch) -> AsyncIterator[BatchAnswer]:
         for file in batch.files:
-            async for line in self._api.lines(f"/files/{quote(file, safe='')}/content"):
+            async for line in self._api.lines(f"/files/{path_part(file)}/content"):
                 yield self._answer(line)
 
     def _answer(self, line: Mapping[str, Any]) -> BatchAnswer:
@@ -122,20 +130,19 @@ class OpenAIBatches:
             # Only answers are billed.
             error.maybe_billed = False
             return BatchAnswer(custom_id, error=error)
-        error = line.get("error")
-        if isinstance(error, dict):
-            code = cast("Mapping[str, Any]", error).get("code")
-        else:
-            code = None
-        return BatchAnswer(custom_id, error=unanswered(self._api.shown(code or "no reason given")))
+        error = mapping_of(line.get("error"))
+        if not error:
+            return BatchAnswer(custom_id, error=malformed("the line has no answer and no error"))
+        code = self._api.shown(error.get("code") or "no reason given")
+        return BatchAnswer(custom_id, error=unanswered(code))
 
     async def cancel(self, batch: str) -> None:
-        await self._api.call("POST", f"{self._batches}/{quote(batch, safe='')}/cancel")
+        await self._api.call("POST", f"{self._batches}/{path_part(batch)}/cancel")
 
     async def clean_up(self, batch: ProviderBatch, upload: str | None) -> None:
         for file in (upload, *batch.files):
             if file is not None:
-                await self._api.delete(f"/files/{quote(file, safe='')}")
+                await self._api.delete(f"/files/{path_part(file)}")
 
     async def aclose(self) -> None:
         await self._api.aclose()
@@ -156,20 +163,14 @@ class OpenAIBatches:
             status,
             is_over=status in _OVER,
             tag=str(mapping_of(data.get("metadata")).get("evaluator", "")),
-            created=_number(data.get("created_at")),
-            expires=_number(data.get("expires_at")),
+            created=moment_of(data.get("created_at")),
+            expires=moment_of(data.get("expires_at")),
             requests=total if isinstance(total, int) else None,
             problem=problem,
             is_refused_now=any(word in codes for word in _ENQUEUED),
             # An empty string stands for no file.
             files=tuple(file for file in files if isinstance(file, str) and file),
         )
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, int | float):
-        return float(value)
-    return None
 
 
 _MISTRAL_OVER = ("SUCCESS", "FAILED", "TIMEOUT_EXCEEDED", "CANCELLED")
@@ -237,16 +238,15 @@ class MistralBatches(OpenAIBatches):
         if status == "FAILED" and not files and not data.get("succeeded_requests"):
             reasons = [str(each.get("message")) for each in list_of(data.get("errors"))[:3]]
             problem = self._api.shown("; ".join(reasons) or "no reason given")
-        created = data.get("created_at")
+        created = moment_of(data.get("created_at"))
         total = data.get("total_requests")
-        is_number = isinstance(created, int | float)
         return ProviderBatch(
             text_of(data, "id"),
             status,
             is_over=status in _MISTRAL_OVER,
             tag=str(mapping_of(data.get("metadata")).get("evaluator", "")),
-            created=created if is_number else None,
-            expires=created + _MISTRAL_HOURS * 3600 if is_number else None,
+            created=created,
+            expires=None if created is None else created + _MISTRAL_HOURS * 3600,
             requests=total if isinstance(total, int) else None,
             problem=problem,
             files=files,

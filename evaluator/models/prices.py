@@ -137,10 +137,12 @@ def priced(
             return profile_cost_usd(used, profile)
         return cost_usd(model, used)
 
-    cost = cost_of(usage)
+    # An impossible count is unknown here too: it makes no call cheaper.
+    possible = usage.without_invalid()
+    cost = cost_of(possible)
     saved: float | None = 0.0
-    if usage.cached_tokens or usage.cache_write_tokens:
-        uncached = cost_of(replace(usage, cached_tokens=0, cache_write_tokens=0))
+    if possible.cached_tokens or possible.cache_write_tokens:
+        uncached = cost_of(replace(possible, cached_tokens=0, cache_write_tokens=0))
         if cost is None or uncached is None:
             saved = None
         else:

@@ -277,7 +277,9 @@ def test_an_empty_cell_of_a_required_input_is_an_error_where_the_user_says_so(
     run: Run, calls: Calls, tmp_path: Path, as_stream: bool
 ) -> None:
     rows = [{"id": "a", "question": "1 + 1?"}, {"id": "b", "question": " "}]
-    with pytest.raises(RowError, match=r"row 1.*`question` is empty.*--empty keep"):
+    with pytest.raises(
+        RowError, match=r'row 1.*`question` is empty.*`empty = "keep"` \(--empty keep\)'
+    ):
         run(
             iter(rows) if as_stream else rows,
             scorers=[],

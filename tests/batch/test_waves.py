@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from evaluator import BatchResult, Evaluator, TaskError, UsageError
-from evaluator.batch import batch_status, control_batch, score_batch_sync, submissions, waves
+from evaluator.batch import (
+    NoDisplay,
+    batch_status,
+    control_batch,
+    score_batch_sync,
+    submissions,
+    waves,
+)
 from evaluator.batch.wave_log import WaveLog
 from evaluator.errors import BatchDamaged
 from tests.batch.wave_driver import TWO, run_session, write_project
@@ -337,6 +344,35 @@ def test_a_refusal_ends_the_session_and_the_next_one_submits(
     assert refused.ended.state == "incomplete" and "HTTP 403: fault 403" in refused.ended.reason
     assert server.billed == 0
     assert batch.run().is_complete and server.twice == [] and len(server.ledger) == 4
+
+
+@pytest.mark.parametrize("format", ["openai", "gemini", "mistral"])
+def test_requests_that_the_provider_has_deleted_since_are_sent_again(
+    server: ProviderServer, tmp_path: Path, format: str
+) -> None:
+    batch = Batch(tmp_path / "b", server, format)
+    server.faults = [Fault("create", 403)]
+    assert batch.run().ended.state == "incomplete"
+    server.files.clear()
+    server.faults = [Fault("create", 403, skip=1)]
+    refused = batch.run()
+    assert (refused.ended.state, server.operations.count("upload")) == ("incomplete", 2)
+    server.files.clear()
+    assert batch.run().is_complete and server.twice == [] and len(server.ledger) == 4
+    # Gemini deletes files of results itself.
+    assert all(file["purpose"] == "batch_output" for file in server.files.values())
+
+
+def test_a_creation_that_fails_for_now_is_told(server: ProviderServer, tmp_path: Path) -> None:
+    lines: list[str] = []
+
+    class Shown(NoDisplay):
+        def notice(self, line: str) -> None:
+            lines.append(line)
+
+    server.faults = [Fault("create", "before", times=2)]
+    assert Batch(tmp_path / "b", server, "openai").run(display=Shown()).is_complete
+    assert len([line for line in lines if "could not be created yet: " in line]) == 1
 
 
 def test_a_parked_task_is_not_resumed_by_itself(server: ProviderServer, tmp_path: Path) -> None:

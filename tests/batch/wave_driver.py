@@ -87,14 +87,19 @@ def run_session(folder: Path, **options: Any) -> Any:
     os.chdir(folder)
     library = load_library((folder / "quiz.xml").read_text())
     evaluator = Evaluator(library, handler="p", tasks_dir=None, trust=True)
-    options = {"provider_batch": True, "wait": True, "scorers": ["exact"], **options}
+    options = {
+        "provider_batch": True,
+        "wait": True,
+        "scorers": ["exact"],
+        "display": "none",
+        **options,
+    }
     work = run_batch(
         "quiz",
         "rows.jsonl",
         evaluator=evaluator,
         output=output,
         resume=(output / "manifest.json").exists(),
-        display="none",
         **options,
     )
     return asyncio.run(work)

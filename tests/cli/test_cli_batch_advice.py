@@ -245,7 +245,7 @@ def test_nothing_is_reported_as_stored_if_nothing_was_started(cli: Any, tmp_path
         ran = cli(*resume())
     assert (
         ran.code == 3
-        and "another process works on this batch" in ran.err
+        and "another process works on this batch; wait for its end" in ran.err
         and "are stored" not in ran.err
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from evaluator import TaskStore
-from tests.cli.conftest import PROGRAM
+from tests.cli.conftest import PROGRAM, Run
 
 BROKEN = ("Traceback", "BrokenPipe", "Exception ignored", "fault")
 RUN = ("run", "--template", "summarise", "--input", "document=x", "--handler", "offline")
@@ -27,6 +27,17 @@ def shell(
         text=True,
         timeout=200,
     )
+
+
+@pytest.mark.parametrize("command", ["init", "new letter"])
+def test_a_full_disk_leaves_no_part_of_a_new_file(
+    tmp_path: Path, environment: dict[str, str], command: str
+) -> None:
+    full = shell(f"ulimit -f 0; evaluator {command}", tmp_path, environment)
+    assert full.returncode == 3 and "cannot be written: " in full.stderr, full.stderr
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    again = shell(f"evaluator {command} && evaluator lint templates", tmp_path, environment)
+    assert (again.returncode, "kept" in again.stderr) == (0, False), again.stderr
 
 
 @pytest.mark.parametrize(
@@ -252,3 +263,50 @@ def test_a_control_character_of_a_template_does_not_reach_the_terminal(
         assert "\x1b" not in ran.out + ran.err
         assert "\x9b" not in ran.out + ran.err
     assert "lib/b.xml:1:43" in cli("lint", "lib").out
+
+
+def test_what_code_of_a_project_leaves_unhandled_is_told_without_a_traceback(
+    process: Run, start: Any, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"question": "1 + 1?", "target": "2"}\n')
+    (tmp_path / "checks.py").write_text(
+        """
+import asyncio, logging, threading
+
+class Broken:
+    def __del__(self):
+        raise ValueError("while it is freed")
+
+def fail():
+    raise ValueError("in a thread")
+
+async def fail_later():
+    raise ValueError("in a task")
+
+async def careless(output):
+    asyncio.create_task(fail_later())
+    await asyncio.sleep(0)
+    thread = threading.Thread(target=fail, name="own")
+    thread.start()
+    thread.join()
+    Broken()
+    try:
+        fail()
+    except ValueError:
+        logging.getLogger("of.a.library").exception("from a library")
+    return True
+"""
+    )
+    command = ["batch", "--template", "answer_question", "--rows", "rows.jsonl"]
+    options = ["--scorer", "checks.py:careless", "--handler", "offline"]
+    ran = process(*command, *options)
+    assert ran.code == 0
+    for line in (
+        "warning: the thread own ended: ValueError: in a thread",
+        "ValueError: while it is freed",
+        "error: from a library",
+        "ValueError('in a task')",
+    ):
+        assert line in ran.err, line
+    debugged = start(*command, *options, env={**environment, "EVALUATOR_DEBUG": "1"})
+    assert debugged.communicate(timeout=200)[1].count(b"Traceback") == 4

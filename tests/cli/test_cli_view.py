@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -27,6 +28,21 @@ def test_it_prints_an_address_that_answers_until_ctrl_c(start: Any, tmp_path: Pa
     _, err = process.communicate(timeout=200)
     assert (process.returncode, b"Traceback" in err, b"stopped" in err) == (0, False, True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_request_that_is_not_http_is_refused_and_nothing_is_written_to_the_terminal(
+    start: Any,
+) -> None:
+    process = start("view", "--port", "0")
+    address = process.stdout.readline().decode().partition("?")[0]
+    host, _, port = address.removeprefix("http://").rstrip("/").partition(":")
+    for request in (b"GET /" + b"a" * 9_000 + b" HTTP/1.1\r\n\r\n", b"\x16\x03\x01 hello\r\n\r\n"):
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(request)
+            assert b" 400 " in connection.recv(100)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=200)
+    assert err.decode().splitlines() == ["Ctrl-C ends the server", "stopped"]
 
 
 def test_a_port_in_use_is_an_error(start: Any, cli: Any) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -284,3 +287,26 @@ def test_typing_through_broken_states_answers_every_request(editor: Editor) -> N
     assert editor.findings(name) == []
     assert editor.messages == []
     (editor.folder / name).unlink()
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_the_end_is_no_error(tmp_path: Path, is_told: bool) -> None:
+    """`is_told`: the editor sends `shutdown` and `exit`, else it closes the pipe."""
+    server = subprocess.Popen(
+        [sys.executable, "-m", "evaluator", "lsp"],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    messages: list[dict[str, object]] = [
+        {"id": 1, "method": "initialize", "params": {"capabilities": {}}},
+    ]
+    if is_told:
+        messages += [{"id": 2, "method": "shutdown"}, {"method": "exit"}]
+    data = b""
+    for message in messages:
+        body = json.dumps({"jsonrpc": "2.0", **message}).encode()
+        data += b"Content-Length: %d\r\n\r\n" % len(body) + body
+    _, err = server.communicate(data, timeout=200)
+    assert (server.returncode, err) == (0, b"")

@@ -122,7 +122,9 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch)
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(disk, "fsync", full)
-    with pytest.raises(RecordError, match="a: cannot be written: No space left on device"):
+    with pytest.raises(
+        RecordError, match="a: cannot be written: No space left on device; free space"
+    ):
         write_atomic(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_text() == "old"
     assert names(tmp_path) == ["a"]

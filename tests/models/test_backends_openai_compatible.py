@@ -20,9 +20,11 @@ from evaluator import (
     ProviderError,
     ToolCall,
     ToolSpec,
+    Usage,
 )
 from evaluator.models.chat_wire import decode_json, encode_json, message_body, read_completion
 from evaluator.models.failures import failure, message_of, retry_after
+from evaluator.models.prices import priced
 from evaluator.models.stream import Assembly, EventParser
 from evaluator.testing import (
     KEY,
@@ -258,6 +260,31 @@ def test_a_count_that_no_call_can_have_is_invalid_and_not_silently_unknown(count
     )
     assert response.usage.invalid() == ("output_tokens", "cached_tokens")
     assert (response.usage.input_tokens, response.usage.cache_write_tokens) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("cached", "written", "invalid"),
+    [
+        (10, 0, ()),
+        (4, 6, ()),
+        (11, 0, ("cached_tokens",)),
+        (0, 11, ("cache_write_tokens",)),
+        (6, 6, ("cached_tokens", "cache_write_tokens")),
+    ],
+)
+def test_more_tokens_of_the_prompt_cache_than_input_tokens_are_invalid_and_lower_no_cost(
+    cached: int, written: int, invalid: tuple[str, ...]
+) -> None:
+    details = {"cached_tokens": cached, "cache_creation_tokens": written}
+    usage = {"prompt_tokens": 10, "completion_tokens": 1, "prompt_tokens_details": details}
+    response = read_completion(
+        {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}], "usage": usage}
+    )
+    assert response.usage.invalid() == invalid
+    paid = priced("gpt-4o-mini", response.usage)
+    if invalid:
+        assert paid.cost_usd == priced("gpt-4o-mini", Usage(10, 1, turns=1)).cost_usd
+        assert paid.cache_saved_usd == 0.0
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from evaluator.models.anthropic_batches import message_request, read_message
 from evaluator.models.batch_api import BatchApi
 from evaluator.models.gemini_batches import content_request, read_content
 from evaluator.models.openai_batches import OpenAIBatches
-from evaluator.models.provider_batches import ProviderBatches, batches_of
+from evaluator.models.provider_batches import ProviderBatch, ProviderBatches, batches_of
 from evaluator.testing import HttpReply, LoopbackServer, json_reply
 from tests.provider_server import DAY_S, ProviderServer
 
@@ -356,3 +356,71 @@ def test_cached_tokens_of_anthropic_are_part_of_the_input() -> None:
         70,
         20,
     )
+
+
+def read_answer(format: str, line: Any) -> Any:
+    """The answer in one line of the results of a batch."""
+    reply = HttpReply((json.dumps(line).encode() + b"\n",))
+    with LoopbackServer(default=reply) as server:
+        batches = {"openai": openai_batches, "anthropic": anthropic_batches}[format](
+            server.base_url
+        )
+
+        async def read() -> Any:
+            try:
+                batch = ProviderBatch("b/\ud800", "ended", is_over=True, files=("f/\ud800",))
+                [answer] = [each async for each in batches.answers(batch)]
+                return answer
+            finally:
+                await batches.aclose()
+
+        return asyncio.run(read())
+
+
+@pytest.mark.parametrize(
+    ("format", "line", "maybe_billed"),
+    [
+        ("openai", {"response": None, "error": {"code": "batch_expired"}}, False),
+        ("openai", {"response": None, "error": None}, True),
+        ("openai", {}, True),
+        ("openai", {"response": "x", "error": "x"}, True),
+        ("anthropic", {"result": {"type": "expired"}}, False),
+        ("anthropic", {"result": {"type": "canceled"}}, False),
+        ("anthropic", {"result": {"type": "unheard of"}}, True),
+        ("anthropic", {"result": "x"}, True),
+        ("anthropic", {}, True),
+    ],
+)
+def test_a_result_of_no_known_form_may_have_been_billed(
+    format: str, line: dict[str, Any], maybe_billed: bool
+) -> None:
+    answer = read_answer(format, {"custom_id": "c", **line})
+    assert (answer.custom_id, answer.response) == ("c", None)
+    assert (answer.error.maybe_billed, answer.error.retryable) == (maybe_billed, True)
+
+
+@pytest.mark.parametrize("count", ["x", [], {}, True, -1, 1.5])
+def test_a_count_of_no_known_form_leaves_the_usage_unknown(count: Any) -> None:
+    usage = {"input_tokens": 5, "output_tokens": 2, "cache_read_input_tokens": count or "x"}
+    message = {"content": [{"type": "text", "text": "x"}], "usage": usage}
+    assert read_message(message).usage.input_tokens is None
+    counts = {"promptTokenCount": 5, "candidatesTokenCount": 2, "thoughtsTokenCount": count or "x"}
+    candidate = {"content": {"parts": [{"text": "x"}]}, "finishReason": "STOP"}
+    answer = read_content({"candidates": [candidate], "usageMetadata": counts})
+    assert answer.usage.output_tokens is None
+
+
+@pytest.mark.parametrize("moment", [pytest.param(10**400, id="long"), -1, 1e300, "x", None])
+def test_a_moment_outside_of_the_calendar_is_unknown(moment: Any) -> None:
+    about = {"id": "b", "status": "in_progress", "created_at": moment, "expires_at": moment}
+    with LoopbackServer(default=json_reply(about)) as server:
+
+        async def look() -> ProviderBatch:
+            batches = openai_batches(server.base_url)
+            try:
+                return await batches.look("b")
+            finally:
+                await batches.aclose()
+
+        batch = asyncio.run(look())
+    assert (batch.created, batch.expires) == (None, None)

@@ -241,8 +241,8 @@ class Mapper:
         else:
             kind = "line"
         message = (
-            f"the id is not unique, it is first in {kind} {earlier}; name another field as id "
-            f"(--id FIELD), or identify rows by their numbers (--id {LINE})"
+            f"the id is not unique, it is first in {kind} {earlier}; name another field with `id` "
+            f'(--id FIELD), or identify rows by their numbers with `id = "{LINE}"` (--id {LINE})'
         )
         raise RowError(message, source=self._source, line=line, place=place, id=id)
 
@@ -281,7 +281,7 @@ class Mapper:
             if "id" in row:
                 raise MissingField(
                     "this row has the field `id`, but the first one does not; all rows need one, "
-                    f"or none; --id {LINE} identifies rows by their numbers"
+                    f'or none; `id = "{LINE}"` (--id {LINE}) identifies rows by their numbers'
                 )
             # The same in every version of this package: results are found by it.
             return self._ids.numbered(content_digest(row, 8))
@@ -322,7 +322,7 @@ class Mapper:
             if is_blank(inputs.get(name)):
                 raise MissingField(
                     f"the required input `{name}` is empty; give it a value, or allow empty ones "
-                    "with --empty keep"
+                    'with `empty = "keep"` (--empty keep)'
                 )
         return inputs
 

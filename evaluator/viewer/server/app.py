@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -221,6 +222,8 @@ async def serve(root: Path, port: int, ready: Callable[[str], None]) -> None:
     Raises: UsageError, if the port is not free.
     """
     token = new_token()
+    # A request that is not HTTP gets its answer, 400; nothing is written to the terminal.
+    logging.getLogger("aiohttp.server").addHandler(logging.NullHandler())
     runner = web.AppRunner(make_app(root, token), access_log=None, handle_signals=False)
     await runner.setup()
     try:
