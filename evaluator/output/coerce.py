@@ -32,21 +32,22 @@ class Guide:
 
     def __init__(self, document: dict[str, Any]) -> None:
         self.root = document
-        self._types: dict[int, frozenset[str] | None] = {}
+        self._types: dict[tuple[int, int], frozenset[str] | None] = {}
         self._words: dict[int, list[str]] = {}
 
     @property
     def top(self) -> frozenset[str] | None:
         return self.types(self.root)
 
-    def types(self, node: Any) -> frozenset[str] | None:
-        """The types that a node allows; None where it allows any."""
-        known = self._types.get(id(node), False)
-        if known is not False:
-            return cast("frozenset[str] | None", known)
-        found = self._find_types(node, _MAX_REFERENCES)
-        self._types[id(node)] = found
-        return found
+    def types(self, node: Any, left: int = _MAX_REFERENCES) -> frozenset[str] | None:
+        """The types that a node allows; None where it allows any, or `left` levels below do not
+        tell.
+        """
+        # Levels with several references to the next one would otherwise take exponential time.
+        key = (id(node), left)
+        if key not in self._types:
+            self._types[key] = self._find_types(node, left)
+        return self._types[key]
 
     def _find_types(self, node: Any, left: int) -> frozenset[str] | None:
         if not is_dict(node) or left <= 0:
@@ -61,13 +62,13 @@ class Guide:
             return frozenset(describe(value) for value in values)
         for part in (self.target(node), *_list(node, "allOf")):
             if part is not None:
-                found = self._find_types(part, left - 1)
+                found = self.types(part, left - 1)
             else:
                 found = None
             if found is not None:
                 return found
         for keyword in ("anyOf", "oneOf"):
-            branches = [self._find_types(part, left - 1) for part in _list(node, keyword)]
+            branches = [self.types(part, left - 1) for part in _list(node, keyword)]
             if branches and None not in branches:
                 return frozenset[str]().union(*cast("list[frozenset[str]]", branches))
         return None
@@ -158,27 +159,28 @@ class Guide:
                     return False
         return True
 
-    def parts(
-        self, node: Any, kind: str, value: Any = None, left: int = _MAX_REFERENCES
-    ) -> list[dict[str, Any]]:
+    def parts(self, node: Any, kind: str, value: Any = None) -> list[dict[str, Any]]:
         """The nodes that together describe a container of `kind`; of alternatives only a single one
         that fits.
 
         An alternative fits if it is of this kind and its constants are those of `value`.
         """
-        if not is_dict(node) or left <= 0:
-            return []
-        found = [node]
-        target = self.target(node)
-        if target is not None:
-            found += self.parts(target, kind, value=value, left=left - 1)
-        for part in _list(node, "allOf"):
-            found += self.parts(part, kind, value=value, left=left - 1)
-        for keyword in ("anyOf", "oneOf"):
-            fitting = [part for part in _list(node, keyword) if self._fits(part, kind, value=value)]
-            if len(fitting) == 1:
-                found += self.parts(fitting[0], kind, value=value, left=left - 1)
-        return found
+        found: dict[int, dict[str, Any]] = {}
+
+        def add(node: Any, left: int) -> None:
+            if not is_dict(node) or left <= 0 or id(node) in found:
+                return
+            found[id(node)] = node
+            add(self.target(node), left - 1)
+            for part in _list(node, "allOf"):
+                add(part, left - 1)
+            for keyword in ("anyOf", "oneOf"):
+                fitting = [part for part in _list(node, keyword) if self._fits(part, kind, value)]
+                if len(fitting) == 1:
+                    add(fitting[0], left - 1)
+
+        add(node, _MAX_REFERENCES)
+        return list(found.values())
 
 
 def _list(node: dict[str, Any], keyword: str) -> list[Any]:
