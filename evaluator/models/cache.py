@@ -364,7 +364,6 @@ class ResponseCache:
             with closing(connect(self.path, cache_store.FORMAT)) as connection:
                 yield connection
         except (OSError, sqlite3.Error, ValueError) as error:
-            message = (
+            raise RecordError(
                 f"{self.path}: the cache cannot be read: {error}; delete the file to start again"
-            )
-            raise RecordError(message) from error
+            ) from error
