@@ -57,14 +57,11 @@ class Guide:
             return frozenset({declared})
         if is_list(declared):
             return frozenset(declared)
-        values = node.get("enum", [node["const"]] if "const" in node else None)
-        if is_list(values):
+        values = _enumerated(node)
+        if values is not None:
             return frozenset(describe(value) for value in values)
         for part in (self.target(node), *_list(node, "allOf")):
-            if part is not None:
-                found = self.types(part, left - 1)
-            else:
-                found = None
+            found = self.types(part, left - 1)
             if found is not None:
                 return found
         for keyword in ("anyOf", "oneOf"):
@@ -98,8 +95,8 @@ class Guide:
 
     def _find_words(self, node: Any) -> list[str]:
         for part in self.parts(node, "string"):
-            values = part.get("enum", [part["const"]] if "const" in part else None)
-            if is_list(values):
+            values = _enumerated(part)
+            if values is not None:
                 return [value for value in values if isinstance(value, str)]
             for keyword in ("anyOf", "oneOf"):
                 types = [(branch, self.types(branch)) for branch in _list(part, keyword)]
@@ -138,22 +135,17 @@ class Guide:
         """Whether an alternative is of `kind` and has no constant that differs from what `value`
         has there.
         """
-        if kind not in (self.types(part) or (kind,)):
+        if part is False or kind not in (self.types(part) or (kind,)):
             return False
-        if is_dict(part):
-            target = self.target(part)
-        else:
-            target = None
+        if not is_dict(value) or not is_dict(part):
+            return True
+        target = self.target(part)
         properties = (target if is_dict(target) else part).get("properties")
-        if not is_dict(value) or not is_dict(properties):
+        if not is_dict(properties):
             return True
         for name, node in properties.items():
-            if is_dict(node):
-                fixed = node
-            else:
-                fixed = {}
-            values = fixed.get("enum", [fixed["const"]] if "const" in fixed else None)
-            if is_list(values) and name in value and value[name] not in values:
+            values = _enumerated(node) if is_dict(node) else None
+            if values is not None and name in value and value[name] not in values:
                 words = [word for word in values if isinstance(word, str)]
                 if not isinstance(value[name], str) or find_word(value[name], words) is None:
                     return False
@@ -181,6 +173,16 @@ class Guide:
 
         add(node, _MAX_REFERENCES)
         return list(found.values())
+
+
+def _enumerated(node: dict[str, Any]) -> list[Any] | None:
+    """The values that a node allows, if it lists them."""
+    if "enum" not in node and "const" in node:
+        return [node["const"]]
+    values = node.get("enum")
+    if is_list(values):
+        return values
+    return None
 
 
 def _list(node: dict[str, Any], keyword: str) -> list[Any]:
