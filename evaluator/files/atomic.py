@@ -153,9 +153,8 @@ def atomic_file(
         raise error(f"{path}: cannot be written: {reason}") from failure
     finally:
         if exists:
-            with contextlib.suppress(
-                OSError
-            ):  # the disk refuses even that; the first error is the one to report
+            # The disk may refuse even that; the first error is the one to report.
+            with contextlib.suppress(OSError):
                 disk.unlink(temporary, dir_fd=dir_fd)
 
 

@@ -118,8 +118,7 @@ def open_regular(path: str | Path, *, max_bytes: int | None = None, flags: int =
 
 def read_regular(path: str | Path, max_bytes: int) -> bytes:
     """The content of a file. Raises: OSError, as `open_regular`."""
-    with open(open_regular(path, max_bytes=max_bytes), "rb") as file:
-        return file.read(max_bytes + 1)
+    return _bounded(open_regular(path, max_bytes=max_bytes), path, max_bytes)
 
 
 def read_named(path: str | Path, max_bytes: int) -> bytes:
@@ -129,9 +128,15 @@ def read_named(path: str | Path, max_bytes: int) -> bytes:
     `strerror`.
     """
     descriptor = os.open(path, FILE & ~os.O_NOFOLLOW)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+    return _bounded(descriptor, path, max_bytes)
+
+
+def _bounded(descriptor: int, path: str | Path, max_bytes: int) -> bytes:
+    """The content. A file may grow while it is read, or report no size, as those of /proc."""
     with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise OSError(errno.EFBIG, f"it has more than {max_bytes:,} bytes", os.fspath(path))

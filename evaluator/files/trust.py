@@ -75,8 +75,7 @@ class ProjectFile:
         folder = visible(self.project, one_line=True)
         return ConfigurationError(
             f"{self.describe()}\nYou have not allowed this. Read the file; to allow it: evaluator "
-            f"trust {folder!r}, or "
-            "--trust with the command, or Evaluator(trust=True)"
+            f"trust {folder!r}, or --trust with the command, or Evaluator(trust=True)"
         )
 
 
@@ -192,8 +191,7 @@ def _update(change: Callable[[list[ProjectFile]], list[ProjectFile]]) -> None:
     except OSError as error:
         raise ConfigurationError(
             f"{folder}: cannot be written: {error.strerror}; set EVALUATOR_CONFIG_DIR to a folder "
-            "of your own, or "
-            f"{ENVIRONMENT} to the project's folder"
+            f"of your own, or {ENVIRONMENT} to the project's folder"
         ) from error
 
 

@@ -105,10 +105,7 @@ def read_all(value: Text | Expression) -> Reading:
     from evaluator.language.parsing import parse_expression, parse_text
     from evaluator.language.walker import analyse_tree
 
-    if isinstance(value, Text):
-        text = value
-    else:
-        text = value.source
+    text = value.source
     remaining = text.value
     errors: list[ExpressionError] = []
     words: set[str] = set()

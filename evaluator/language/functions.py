@@ -127,9 +127,8 @@ def _changed(run: Rendering, loop: Loop, *values: Any) -> bool:
 
 
 _PLAIN = """
-count endswith find isalnum isalpha isdigit islower isspace isupper lower lstrip removeprefix
-removesuffix rstrip
-startswith strip swapcase
+    count endswith find isalnum isalpha isdigit islower isspace isupper lower lstrip removeprefix
+    removesuffix rstrip startswith strip swapcase
 """
 
 OF_STRING: dict[str, Callable[..., Any]] = {

@@ -277,21 +277,13 @@ def calls_of(node: TopLevel | Node) -> dict[str, tuple[EdgeKind, Span]]:
 def text_calls(node: TopLevel | Node) -> Iterator[tuple[CallReference, Span]]:
     """The calls in the texts and expressions of `node` itself."""
     for text in texts(node):
-        if isinstance(text, Expression):
-            source = text.source
-        else:
-            source = text
         for call in calls_in(text):
-            yield call, source.locate(call.offset)
+            yield call, text.source.locate(call.offset)
 
 
 def calls_in(text: Text | Expression) -> tuple[CallReference, ...]:
     """The calls in a text or an expression; none where it cannot be read."""
-    if isinstance(text, Expression):
-        source = text.source
-    else:
-        source = text
-    if "(" not in source.value:
+    if "(" not in text.source.value:
         return ()
     try:
         return analysis_of(text).calls

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from evaluator.lazy_dataclass import dataclass
 from evaluator.library.request_terms import Reading, Word, bigram, effects, input_name, kind_term
 from evaluator.library.template_terms import answers_questions, count_terms
-from evaluator.library.words import SimilarWords, related_stems, stem
+from evaluator.library.words import SimilarWords, idf, related_stems, stem
 from evaluator.nodes import Task
 
 # By field: weight of one occurrence, and how strongly a long field is discounted (BM25F's b).
@@ -145,8 +145,7 @@ class Index:
             postings.fields[document] = best_field
 
     def _idf(self, documents: int) -> float:
-        size = max(self.size, SMALL_LIBRARY)
-        return math.log(1 + (size - documents + 0.5) / (documents + 0.5))
+        return idf(documents, max(self.size, SMALL_LIBRARY))
 
     def equal_inputs(self, names: frozenset[str]) -> dict[int, float]:
         """Compares the names of a node's inputs: for each template that has one, the weight shared
@@ -269,13 +268,10 @@ class Index:
         for term in sorted(reading.no_content):
             postings = self._postings.get(term)
             if postings is not None:
-                held = len(postings.impacts)
-                idf = math.log(1 + (self.size - held + 0.5) / (held + 0.5))
-                found.append(
-                    RequestTerm(
-                        term, 0.0, gain=(_BIGRAM if " " in term else 1.0) * idf, held=postings
-                    )
-                )
+                gain = idf(len(postings.impacts), self.size)
+                if " " in term:
+                    gain *= _BIGRAM
+                found.append(RequestTerm(term, 0.0, gain=gain, held=postings))
         return found
 
 

@@ -270,8 +270,7 @@ class TemplateLibrary:
         elif not isinstance(request, Atomic):
             raise UsageError(
                 f"a task of type {request.type} cannot be matched: only atomic templates take "
-                "part. "
-                "Evaluate it itself, or match an atomic task"
+                "part. Evaluate it itself, or match an atomic task"
             )
         return self._ranker(without).rank(request, limit)
 

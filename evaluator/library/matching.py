@@ -24,9 +24,8 @@ from evaluator.lazy_dataclass import frozen
 from evaluator.library.index import Index
 from evaluator.library.request_terms import Reading, content, read_node, read_text
 from evaluator.library.search import LONG_FACTOR, NODE, TEXT, Evidence, Hit, Meaning, search
-from evaluator.library.template_terms import PLACEHOLDER, texts
+from evaluator.library.template_terms import PHRASES, PLACEHOLDER, texts
 from evaluator.nodes import Atomic, Task, TopLevel
-from evaluator.patterns import Pattern
 
 LOW_SCORE = 0.34
 """A match with a lower score is more likely an accident than a fit."""
@@ -234,7 +233,6 @@ CLOSE = 0.1
 off steeply.
 """
 _MIN_WORDS = 2
-_SEPARATORS = Pattern(r"[,;\n]")
 
 
 @frozen
@@ -257,14 +255,12 @@ class Overlap:
         """What to add, and where."""
         if not self.own:
             return (
-                f"{self.other} holds all of these words; say in the description of "
-                f"{self.template} what only it does, "
-                "and add the words that requests for it use to its <criteria>"
+                f"{self.other} holds all of these words; say in the description of {self.template} "
+                "what only it does, and add the words that requests for it use to its <criteria>"
             )
         return (
             f"only {self.template} holds {', '.join(self.own)}: repeat them in its name or "
-            "description, and add "
-            "other words that only requests for it use to its <criteria>"
+            "description, and add other words that only requests for it use to its <criteria>"
         )
 
 
@@ -297,7 +293,7 @@ def _own_words(node: Atomic) -> list[str]:
         criteria = ""
     else:
         criteria = node.criteria.value
-    asked = [PLACEHOLDER.sub(" ", node.description.value), *_SEPARATORS.split(criteria)]
+    asked = [PLACEHOLDER.sub(" ", node.description.value), *PHRASES.split(criteria)]
     return [" ".join(each.split()) for each in asked if len(list(content(each))) >= _MIN_WORDS]
 
 

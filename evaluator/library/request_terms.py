@@ -49,8 +49,7 @@ _KINDS = {
     ),
     "place": _Kind(
         "location city town place address country state province county region area zip venue "
-        "where near from to "
-        "origin destination departure arrival coordinates latitude",
+        "where near from to origin destination departure arrival coordinates latitude",
         "",
         pattern=r"\b(?-i:(?:[Ii]n|[Nn]ear|[Aa]t|[Ff]rom|[Tt]o|[Aa]round|of"
         r"|for) (?:the )?[A-Z][a-z])",
@@ -63,8 +62,7 @@ _KINDS = {
     ),
     "number": _Kind(
         "number numbers num n count amount value limit x y radius length width height size side "
-        "age distance mass "
-        "quantity",
+        "age distance mass quantity",
         "",
         pattern=r"(?=\d)(?<![\w$€£¥/.:-])\d+(?:\.\d+)?(?![\w/:-])",
     ),
@@ -123,27 +121,21 @@ QUESTION_WORDS = frozenset(_QUESTION_WORDS.split())
 # Words that requests are put in, whatever they ask for.
 _REQUEST_WORDS = """
     tell show know provide suggest able wish hope try going above below following attached given
-    something
-    someone anything now today tomorrow right good great sure ok okay
+    something someone anything now today tomorrow right good great sure ok okay
 """
 # Words that qualify what is asked for, whatever it is: they distinguish templates less than their
 # rarity suggests.
 _SLIGHT_WORDS = """
     access additional around available based best better comprehensive complete curious current
-    currently detail
-    detailed different discover discovering during easily easy effective efficient enhance ensure
-    example examples
-    experience explore extra fast full go helpful high ideal important include including
-    information info insight
-    insights interested interesting latest look looking main many multiple new newest nice offer
-    online option options
-    overall own particular perfect popular possible potential provided providing quick quickly
-    range recent recently
+    currently detail detailed different discover discovering during easily easy effective efficient
+    enhance ensure example examples experience explore extra fast full go helpful high ideal
+    important include including information info insight insights interested interesting latest look
+    looking main many multiple new newest nice offer online option options overall own particular
+    perfect popular possible potential provided providing quick quickly range recent recently
     recommendation recommendations related relevant reliable several similar specific specifically
-    stay suggestion
-    suggestions suitable thing things think thinking through together top under updated useful
-    various way ways wide
-    within wonder wondering working assist assistance between above per good
+    stay suggestion suggestions suitable thing things think thinking through together top under
+    updated useful various way ways wide within wonder wondering working assist assistance between
+    above per good
 """
 # How much such a word counts, and a number or a letter, which is a value rather than a word.
 _SLIGHT_WEIGHT = 0.65

@@ -243,11 +243,7 @@ def _merge(own: Task, base: Task) -> Task:
 def _is_stated(value: object, default: object) -> bool:
     if value is None or value == () or value == default or is_stand_in(value):
         return False
-    if isinstance(value, Expression):
-        text = value.source
-    else:
-        text = value
-    return not (isinstance(text, Text) and not text.value.strip())
+    return not (isinstance(value, Text | Expression) and not value.source.value.strip())
 
 
 def _merge_inputs(own: tuple[Input, ...], base: tuple[Input, ...]) -> tuple[Input, ...]:

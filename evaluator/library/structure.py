@@ -182,12 +182,11 @@ def _task(node: Task, known_tools: frozenset[str] | None) -> Iterator[Diagnostic
 
 def model_with_host(model: Text, reason: str) -> Diagnostic:
     """The error for a template's `model` that names a host."""
-    hint = "name the model; its address belongs into <base_url> of a handler profile"
     return _error(
         "model-with-host",
         f"a template names models, never hosts: {reason}",
         span=model.span,
-        hint=hint,
+        hint="name the model; its address belongs into <base_url> of a handler profile",
     )
 
 
@@ -271,13 +270,10 @@ def _context(node: Task) -> Iterator[Diagnostic]:
         and settings.accumulate_data is False
         and node.file_paths is None
     ):
-        message = (
-            "with inherit_context none, accumulate_data false and fresh_context disabled no "
-            "step sees any context"
-        )
         yield _warning(
             "no-context",
-            message,
+            "with inherit_context none, accumulate_data false and fresh_context disabled no "
+            "step sees any context",
             span=settings.span,
             hint="change one of them, or name files in <file_paths>",
         )

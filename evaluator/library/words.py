@@ -12,6 +12,7 @@ error.
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache, lru_cache
@@ -140,6 +141,11 @@ def merge_terms(pairs: Iterable[tuple[str, float]]) -> list[QueryTerm]:
         if seen is None or weight > seen.weight:
             terms[key] = QueryTerm(word if seen is None else seen.shown, key, weight=weight)
     return list(terms.values())
+
+
+def idf(documents: int, size: int) -> float:
+    """The weight of a word that so many of `size` documents hold (BM25)."""
+    return math.log(1 + (size - documents + 0.5) / (documents + 0.5))
 
 
 def words(text: str) -> list[str]:

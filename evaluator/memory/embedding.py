@@ -108,8 +108,7 @@ def meanings(
         if len(vector) != len(query):
             raise ContextError(
                 f"embedder {name} gives vectors of length {len(query)}, the index holds "
-                f"{len(vector)}; "
-                "give another model another name"
+                f"{len(vector)}; give another model another name"
             )
         cosines[file] = sum(map(mul, vector, query))
     mean = sum(cosines.values()) / max(1, len(cosines))

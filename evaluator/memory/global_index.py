@@ -68,8 +68,7 @@ class Consolidation:
     def __str__(self) -> str:
         return (
             f"{self.added:,} files added, {self.changed:,} described again, {self.removed:,} "
-            "removed; "
-            f"{self.merged:,} folders merged into another, {self.pruned:,} removed"
+            f"removed; {self.merged:,} folders merged into another, {self.pruned:,} removed"
         )
 
 

@@ -6,7 +6,6 @@ from names. The Handler reads the paths that were found relevant.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,15 @@ from typing import Protocol, runtime_checkable
 from evaluator.errors import UsageError
 from evaluator.lazy_dataclass import frozen
 from evaluator.library.matching import Reason
-from evaluator.library.words import QueryTerm, merge_terms, query_terms, stem, with_positions, words
+from evaluator.library.words import (
+    QueryTerm,
+    idf,
+    merge_terms,
+    query_terms,
+    stem,
+    with_positions,
+    words,
+)
 
 # A word in a path counts more than one in a description: its author chose it to name the file.
 _PATH_WEIGHT = 1.0
@@ -162,8 +169,7 @@ class InMemoryIndex:
         return [relevant for relevant in found if relevant.score > 0][: max(0, limit)]
 
     def _idf(self, documents: int) -> float:
-        size = max(len(self._descriptions), _SMALL_INDEX)
-        return math.log(1 + (size - documents + 0.5) / (documents + 0.5))
+        return idf(documents, max(len(self._descriptions), _SMALL_INDEX))
 
 
 def describe_path(path: str) -> str:
@@ -201,10 +207,9 @@ def relevant_path(path: str, parts: Sequence[Reason]) -> RelevantPath:
     """Returns a path whose score is the sum of its reasons' weights."""
     best = sorted(parts, key=lambda part: (-part.weight, part.term))
     shown = ", ".join(f"{part.term} ({part.field})" for part in best[:_REASON_WORDS])
-    why = tuple(Reason(part.term, part.field, weight=round(part.weight, 4)) for part in best)
     return RelevantPath(
         path,
         round(min(1.0, sum(part.weight for part in best)), 4),
         reason=f"shares {shown}",
-        why=why,
+        why=tuple(Reason(part.term, part.field, weight=round(part.weight, 4)) for part in best),
     )

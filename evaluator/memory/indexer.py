@@ -4,9 +4,8 @@ deleted.
 A file is read again if its size or one of its times differs from the last reading, and if it had
 been modified so shortly before that reading that a later change could bear the same time. A file
 whose hash has not changed is not described again. Memory in use does not grow with the number of
-files: the list of files is a temporary table, and files are described in pages.
-
-A pool of processes that describe files for the indexing process: paths in, answers out.
+files: the list of files is a temporary table, and files are described in pages. Each page is
+described by supervised processes (see `describer_process`).
 """
 
 from __future__ import annotations
@@ -14,138 +13,88 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sqlite3
 import sys
-from asyncio import StreamReader, StreamWriter
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Literal, NamedTuple, TypeVar
 
 from evaluator import clock
 from evaluator.errors import ContextError
 from evaluator.lazy_dataclass import frozen
 from evaluator.memory import describe, store, walk
-from evaluator.memory.describer_process import READY
+from evaluator.memory.describer_process import READY, Answer
 from evaluator.memory.store import Stamp
-from evaluator.processes import starting
 from evaluator.processes.concurrency import in_thread, run_together
-from evaluator.processes.supervisor import scrubbed_environment
+from evaluator.processes.scripts import ScriptResult, run_script
 from evaluator.store.database import transaction
 
 FILE_TIMEOUT_S = 10.0
 """How long one file may take to be read and described."""
-_CHUNK = 32
-_LINE_BYTES = 4_000_000
+_START_S = 60.0
+_MEMORY_BYTES = 2_000_000_000
+_ANSWER_BYTES = 100_000
+# Fewer files are not worth another process.
+_LEAST_PART = 32
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from evaluator.memory.describer_process import main; main(sys.argv[2], int(sys.argv[3]))"
+    "from evaluator.memory.describer_process import main; main(*sys.argv[2:])"
 )
+_Files = Sequence[tuple[str, str | None]]
 
 
-class DescriberPool:
-    """Up to `processes` processes, started when they are needed and killed by `close`.
-
-    A file whose process dies or takes more than `FILE_TIMEOUT_S` is answered as skipped; a new
-    process describes the other files.
+async def _describe(root: str, max_bytes: int, processes: int, files: _Files) -> list[Answer]:
+    """Returns one answer for each path and known hash, in order, from up to `processes` processes
+    at once; see `describer_process` for what it holds.
     """
+    size = max(_LEAST_PART, -(-len(files) // processes))
+    parts = [files[start : start + size] for start in range(0, len(files), size)]
+    answers = await run_together(*(_describe_part(root, max_bytes, part) for part in parts))
+    return [*chain.from_iterable(answers)]
 
-    def __init__(self, root: str, max_bytes: int, *, processes: int | None = None) -> None:
-        self._root = root
-        self._max_bytes = max_bytes
-        self._count = processes or min(4, os.cpu_count() or 1)
-        self._idle: list[Process] = []
-        self._running: set[Process] = set()
 
-    async def describe(self, files: Sequence[tuple[str, str | None]]) -> list[dict[str, Any]]:
-        """Returns one answer for each path and known hash, in order; see `describer_process` for
-        what it holds.
-        """
-        answers: list[dict[str, Any]] = [{} for _ in files]
-        chunks = iter(range(0, len(files), _CHUNK))
-
-        async def work() -> None:
-            for first in chunks:
-                chunk = files[first : first + _CHUNK]
-                done = 0
-                while done < len(chunk):
-                    if self._idle:
-                        process = self._idle.pop()
-                    else:
-                        process = await self._start()
-                    async for answer in self._answers(process, chunk[done:]):
-                        answers[first + done] = answer
-                        done += 1
-
-        await run_together(*(work() for _ in range(self._count)))
-        return answers
-
-    async def _answers(
-        self, process: Process, files: Sequence[tuple[str, str | None]]
-    ) -> AsyncGenerator[dict[str, Any]]:
-        """Yields the answers for all files, or for those up to the one that ended the process."""
-        cast(StreamWriter, process.stdin).write(
-            "".join(json.dumps(file) + "\n" for file in files).encode()
+async def _describe_part(root: str, max_bytes: int, files: _Files) -> list[Answer]:
+    """Runs a process for `files`. A file that ends it is answered as skipped; a new process
+    describes those after it.
+    """
+    arguments = (json.dumps(sys.path), root, str(max_bytes), str(FILE_TIMEOUT_S))
+    answers: list[Answer] = []
+    while len(answers) < len(files):
+        rest = files[len(answers) :]
+        ended = await run_script(
+            [sys.executable, "-I", "-X", "utf8", "-c", _PROGRAM, *arguments],
+            stdin="".join(json.dumps(file) + "\n" for file in rest),
+            timeout_s=_START_S + len(rest) * FILE_TIMEOUT_S,
+            max_output_bytes=len(rest) * _ANSWER_BYTES,
+            memory_bytes=_MEMORY_BYTES,
         )
-        for _ in files:
-            try:
-                line = await asyncio.wait_for(
-                    cast(StreamReader, process.stdout).readline(), FILE_TIMEOUT_S
-                )
-                reason = "its describer crashed"
-            except TimeoutError:
-                line = b""
-                reason = f"took more than {FILE_TIMEOUT_S:g} s to describe"
-            if not line.endswith(b"\n"):
-                await self._end(process)
-                yield {"skipped": reason}
-                return
-            yield json.loads(line)
-        self._idle.append(process)
-
-    async def _start(self) -> Process:
-        process = await starting.create_subprocess(
-            sys.executable,
-            "-I",
-            "-X",
-            "utf8",
-            "-c",
-            _PROGRAM,
-            json.dumps(sys.path),
-            self._root,
-            str(self._max_bytes),
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-            env=scrubbed_environment(),
-            limit=_LINE_BYTES,
-        )
-        self._running.add(process)
-        if await cast(StreamReader, process.stdout).readline() != READY:
-            output = await cast(StreamReader, process.stderr).read(2_000)
-            await self._end(process)
-            reason = output.decode("utf-8", "replace").strip() or "it writes no error"
+        # What follows the last line feed is an answer that was cut off.
+        ready, *lines = ended.stdout.split("\n")[:-1] or [""]
+        if ready != READY:
+            reason = ended.stderr.strip()[:2_000] or "it writes no error"
             raise ContextError(f"the process that describes files does not start: {reason}")
-        return process
+        answers += map(json.loads, lines)
+        if len(lines) < len(rest):
+            answers.append({"skipped": _reason(ended)})
+    return answers
 
-    async def _end(self, process: Process) -> None:
-        self._running.discard(process)
-        starting.kill(process)
-        await process.wait()
 
-    async def close(self) -> None:
-        """Kills the processes that still run and waits for them."""
-        for process in list(self._running):
-            await self._end(process)
+def _reason(ended: ScriptResult) -> str:
+    if ended.signal == signal.SIGALRM or ended.timed_out:
+        return f"took more than {FILE_TIMEOUT_S:g} s to describe"
+    if ended.overrun == "memory":
+        return "needs too much memory"
+    return "its describer crashed"
 
 
 MAX_FILE_BYTES = 4_000_000
 """Larger files are skipped."""
 Kind = Literal["git", "folder"]
-_PAGE = 512
+_PAGE = 2_048
 # The coarsest clock among file systems in use (FAT) ticks every two seconds.
 _TICK_NS = 2_000_000_000
 _T = TypeVar("_T")
@@ -222,13 +171,10 @@ async def index_root(
     own = _own_files(database, root)
     with closing(store.connect(database)) as connection:
         run = _IndexPass(connection, place, kind=kind)
-        describers = DescriberPool(root, max_file_bytes, processes=processes)
-        try:
-            await _finished(lambda: run.find(stamp for stamp in stamps if stamp.path not in own))
-            await run.read(describers, on_progress)
-            files = await _finished(lambda: run.finish(skips))
-        finally:
-            await describers.close()
+        count = processes or min(4, os.cpu_count() or 1)
+        await _finished(lambda: run.find(stamp for stamp in stamps if stamp.path not in own))
+        await run.read(partial(_describe, root, max_file_bytes, count), on_progress)
+        files = await _finished(lambda: run.finish(skips))
     return IndexReport(
         root,
         kind,
@@ -281,15 +227,17 @@ class _IndexPass:
             self.removed += len(gone)
 
     async def read(
-        self, describers: DescriberPool, on_progress: Callable[[int], None] | None
+        self,
+        describe_files: Callable[[_Files], Awaitable[list[Answer]]],
+        on_progress: Callable[[int], None] | None,
     ) -> None:
         """Reads page after page; while one is described, the one before is written."""
-        described: list[tuple[_Wanted, dict[str, Any]]] = []
+        described: list[tuple[_Wanted, Answer]] = []
         read = 0
         page, last = await _finished(lambda: self._page(0))
         while page or described:
             answers, _ = await run_together(
-                describers.describe([(each.stamp.path, each.known_hash) for each in page]),
+                describe_files([(each.stamp.path, each.known_hash) for each in page]),
                 _finished(partial(self._write, described)),
             )
             described = list(zip(page, answers, strict=True))
@@ -305,7 +253,7 @@ class _IndexPass:
         page = [_Wanted(Stamp(*row[1:6]), row[6], was_described=bool(row[7])) for row in rows]
         return page, rows[-1][0] if rows else after
 
-    def _write(self, page: list[tuple[_Wanted, dict[str, Any]]]) -> None:
+    def _write(self, page: list[tuple[_Wanted, Answer]]) -> None:
         if page:
             store.write_files(
                 self.connection, self._root, [(wanted.stamp, answer) for wanted, answer in page]

@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 from evaluator.errors import ConfigurationError, ContextError
 from evaluator.lazy_dataclass import frozen
 from evaluator.library.matching import Reason
-from evaluator.library.words import QueryTerm, stem, words
+from evaluator.library.words import QueryTerm, idf, stem, words
 from evaluator.memory.describe import Description
 from evaluator.store import database
 from evaluator.store.database import transaction
@@ -143,9 +143,7 @@ def _weighted(
 ) -> tuple[list[_FileTerm], float]:
     """Returns the terms that files hold, heaviest first, and the most that a file could reach."""
 
-    def idf(files: int) -> float:
-        return math.log(1 + (max(size, _SMALL_INDEX) - files + 0.5) / (files + 0.5))
-
+    size = max(size, _SMALL_INDEX)
     known: list[_FileTerm] = []
     unknown = 0.0
     for term in terms:
@@ -156,11 +154,13 @@ def _weighted(
             unknown += term.weight * _UNKNOWN_FACTOR
         else:
             known.append(
-                _FileTerm(term.shown, term.stem, files=row[0], weight=term.weight * idf(row[0]))
+                _FileTerm(
+                    term.shown, term.stem, files=row[0], weight=term.weight * idf(row[0], size)
+                )
             )
     known = sorted(known, key=lambda each: (-each.weight, each.shown))[:_MAX_TERMS]
     total = sum(term.weight for term in known)
-    total += (min(unknown, _UNKNOWN_CAP * _UNKNOWN_FACTOR) + _PRIOR) * idf(0)
+    total += (min(unknown, _UNKNOWN_CAP * _UNKNOWN_FACTOR) + _PRIOR) * idf(0, size)
     return [term for term in known if term.weight >= _LEAST_PART * total], total
 
 
@@ -262,9 +262,8 @@ def connect(path: Path, *, is_snapshot: bool = False) -> sqlite3.Connection:
         if "no such module" in str(error):
             raise ConfigurationError(
                 f"{path}: the index needs SQLite's full-text search, and this Python's SQLite was "
-                "built without it "
-                f"({reason}); use a Python with FTS5, such as one from python.org or a Linux "
-                "distribution"
+                f"built without it ({reason}); use a Python with FTS5, such as one from python.org "
+                "or a Linux distribution"
             ) from error
         raise ContextError(f"{path}: the index cannot be opened: {reason}") from error
     return connection

@@ -10,7 +10,7 @@ import json
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from evaluator.errors import ProviderError
 from evaluator.models import prices
@@ -19,11 +19,14 @@ from evaluator.models.backend import Message, ModelRequest, ModelResponse
 from evaluator.models.batch_api import (
     BatchApi,
     arguments_of,
+    list_of,
+    mapping_of,
     path_part,
     refused,
     seconds_of,
     size_of,
     sum_of,
+    text_of,
 )
 from evaluator.models.chat_wire import encode_json, respond, tool_call
 from evaluator.models.failures import error_in_body, malformed
@@ -68,9 +71,8 @@ class AnthropicBatches:
             yield _END
 
         length = len(_START) + size + len(_END)
-        path_of_batches = "/messages/batches"
         return self._read(
-            await self._api.send("POST", path_of_batches, pieces=pieces(), length=length)
+            await self._api.send("POST", "/messages/batches", pieces=pieces(), length=length)
         )
 
     async def listed(self) -> AsyncIterator[ProviderBatch]:
@@ -92,19 +94,16 @@ class AnthropicBatches:
 
     def _answer(self, line: Mapping[str, Any]) -> BatchAnswer:
         custom_id = str(line.get("custom_id"))
-        result = line.get("result")
-        if not isinstance(result, dict):
-            result = {}
-        found = cast("Mapping[str, Any]", result)
-        kind = found.get("type")
+        result = mapping_of(line.get("result"))
+        kind = result.get("type")
         try:
             if kind == "succeeded":
-                return BatchAnswer(custom_id, read_message(found.get("message")))
+                return BatchAnswer(custom_id, read_message(result.get("message")))
         except ProviderError as error:
             return BatchAnswer(custom_id, error=error)
         if kind == "errored":
             # The error of a request stands inside the error of its result.
-            error = error_in_body(found.get("error"), secrets=self._api.secrets)
+            error = error_in_body(result.get("error"), secrets=self._api.secrets)
             if error is None:
                 error = malformed("the provider reported an error without a reason")
             error.maybe_billed = False
@@ -123,21 +122,15 @@ class AnthropicBatches:
         await self._api.aclose()
 
     def _read(self, data: Mapping[str, Any]) -> ProviderBatch:
-        number = data.get("id")
-        if not isinstance(number, str) or not number:
-            raise malformed("the response has no id of a batch", retryable=False)
-        counts = data.get("request_counts")
-        total = None
-        if isinstance(counts, dict):
-            total = sum_of(*cast("Mapping[str, Any]", counts).values())
+        counts = mapping_of(data.get("request_counts")).values()
         status = str(data.get("processing_status"))
         return ProviderBatch(
-            number,
+            text_of(data, "id"),
             status,
             is_over=status == "ended",
             created=seconds_of(data.get("created_at")),
             expires=seconds_of(data.get("expires_at")),
-            requests=total,
+            requests=sum_of(*counts) if counts else None,
         )
 
 
@@ -155,12 +148,9 @@ def message_request(request: ModelRequest) -> dict[str, Any]:
     """The body of a request. Raises: ProviderError, for a field that the API cannot take."""
     if request.schema is not None:
         raise refused("no JSON schema is sent with a provider batch of Anthropic")
-    if request.seed is not None or request.extra_body:
-        if request.extra_body:
-            name = "extra_body"
-        else:
-            name = "seed"
-        raise refused(f"Anthropic takes no {name}; remove it from the profile")
+    for name, value in (("extra_body", request.extra_body or None), ("seed", request.seed)):
+        if value is not None:
+            raise refused(f"Anthropic takes no {name}; remove it from the profile")
     most = request.max_output_tokens or prices.max_output_tokens(request.model) or _MAX_TOKENS
     places = marked_places(request)
     blocks = [_blocks(m, places.get(at, ())) for at, m in enumerate(request.messages)]
@@ -238,14 +228,11 @@ def _part(attachment: Attachment) -> dict[str, Any]:
 
 def read_message(data: Any) -> ModelResponse:
     """The answer in a message. Raises: ProviderError, for a shape that is not an answer."""
-    if not isinstance(data, dict):
-        raise malformed("the response is not a JSON object")
-    message = cast("Mapping[str, Any]", data)
+    message = mapping_of(data)
     content = message.get("content")
     if not isinstance(content, list):
         raise malformed("the message has no content")
-    found = cast("list[Any]", content)
-    blocks = [cast("Mapping[str, Any]", block) for block in found if isinstance(block, dict)]
+    blocks = list_of(content)
     texts = [str(block.get("text", "")) for block in blocks if block.get("type") == "text"]
     thoughts = [block for block in blocks if block.get("type") in _THINKING]
     calls = [block for block in blocks if block.get("type") == "tool_use"]
@@ -275,9 +262,9 @@ _THINKING = ("thinking", "redacted_thinking")
 
 def _usage(usage: Any) -> Any:
     """The usage under the names of chat completions, where cached tokens are part of the prompt."""
-    if not isinstance(usage, dict):
+    counts = mapping_of(usage)
+    if not counts:
         return None
-    counts = cast("Mapping[str, Any]", usage)
     cached = counts.get("cache_read_input_tokens") or 0
     written = counts.get("cache_creation_input_tokens") or 0
     sent = counts.get("input_tokens")

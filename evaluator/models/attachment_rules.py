@@ -59,8 +59,7 @@ def withhold_oldest(messages: list[Message], warn: Callable[[str], None]) -> Non
         if message.role == "tool" and freed:
             warn(
                 "the oldest images of tools' answers are not sent any more: the files of one "
-                "request may hold "
-                f"{MAX_BYTES_TOGETHER:,} bytes together"
+                f"request may hold {MAX_BYTES_TOGETHER:,} bytes together"
             )
             withheld = tuple(attachment.withheld() for attachment in message.attachments)
             messages[place] = replace(message, attachments=withheld)

@@ -192,10 +192,12 @@ def size_of(path: Path) -> int:
 
 
 def text_of(data: Mapping[str, Any], name: str) -> str:
-    """A text that an answer must have. Raises: ProviderError."""
+    """A text that an answer must have. Raises: ProviderError, after which the request may have had
+    an effect.
+    """
     value = data.get(name)
     if not isinstance(value, str) or not value:
-        raise ProviderError(f"the response has no {name}", kind="malformed_response")
+        raise malformed(f"the response has no {name}", retryable=False)
     return value
 
 

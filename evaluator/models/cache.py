@@ -204,7 +204,7 @@ class ResponseCache:
             if self._reader is not None or self._is_off:
                 return
             try:
-                self._reader = cache_store.connect(self.path, _WRITE_BUSY_S)
+                self._reader = database.connect(self.path, cache_store.FORMAT, _WRITE_BUSY_S)
                 close_with(self, self._reader)
                 self._reader.execute(f"PRAGMA busy_timeout = {int(_READ_BUSY_S * 1000)}")
             except (OSError, sqlite3.Error, ConfigurationError) as error:
@@ -257,7 +257,9 @@ class ResponseCache:
     def _write(self) -> None:
         """Writes until nothing is left to write. Runs in the writer's thread."""
         try:
-            with closing(cache_store.connect(self.path, _WRITE_BUSY_S)) as connection:
+            with closing(
+                database.connect(self.path, cache_store.FORMAT, _WRITE_BUSY_S)
+            ) as connection:
                 while self._write_once(connection):
                     pass
         except (OSError, sqlite3.Error, ConfigurationError) as error:
@@ -362,7 +364,6 @@ class ResponseCache:
             with closing(connect(self.path, cache_store.FORMAT)) as connection:
                 yield connection
         except (OSError, sqlite3.Error, ValueError) as error:
-            message = (
+            raise RecordError(
                 f"{self.path}: the cache cannot be read: {error}; delete the file to start again"
-            )
-            raise RecordError(message) from error
+            ) from error

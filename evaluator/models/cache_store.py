@@ -18,7 +18,7 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from evaluator.lazy_dataclass import frozen
@@ -156,6 +156,7 @@ CREATE TABLE missed (model TEXT PRIMARY KEY, count INTEGER NOT NULL);
 """
 FORMAT = database.Format("cache", 0x45765263, 2, _TABLES, "name another file", incremental=True)
 _PARTS = "key, epoch, endpoint, model, settings, tools, schema, system, messages"
+_parts_of = attrgetter(*_PARTS.split(", "))
 
 
 class CachedResponse(NamedTuple):
@@ -170,11 +171,6 @@ class CachedResponse(NamedTuple):
     created: float
     signature: str | None = None
     replaces: bool = False
-
-
-def connect(path: Path, busy_s: float) -> sqlite3.Connection:
-    """Opens the database at `path`. Raises: as `database.connect`."""
-    return database.connect(path, FORMAT, busy_s)
 
 
 def find(connection: sqlite3.Connection, key: str) -> tuple[str, str, str | None] | None:
@@ -219,18 +215,11 @@ def write(
 
 
 def _values(row: CachedResponse) -> Sequence[object]:
-    key = row.request
+    *parts, messages = _parts_of(row.request)
     return (
-        key.key,
-        key.epoch,
-        key.endpoint,
-        key.model,
-        key.settings,
-        key.tools,
-        key.schema,
-        key.system,
-        " ".join(key.messages),
-        key.first,
+        *parts,
+        " ".join(messages),
+        row.request.first,
         row.response,
         row.usage,
         row.signature,

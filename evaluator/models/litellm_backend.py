@@ -51,10 +51,11 @@ from evaluator.models.prompt_cache import MARK, marked_places, needs_marks, text
 from evaluator.models.provider_batches import ProviderBatches
 from evaluator.models.stream import Assembly
 
-_BATCH_URLS = {
-    "anthropic": "https://api.anthropic.com",
-    "gemini": "https://generativelanguage.googleapis.com",
-    "mistral": "https://api.mistral.ai",
+# The address of each batch API, the header that carries its key, and what stands before the key.
+_BATCH_APIS = {
+    "anthropic": ("https://api.anthropic.com", "x-api-key", ""),
+    "gemini": ("https://generativelanguage.googleapis.com", "x-goog-api-key", ""),
+    "mistral": ("https://api.mistral.ai", "Authorization", "Bearer "),
 }
 # Backends that have made a call: LiteLLM's connections are shared, and closed with the last of
 # these.
@@ -120,9 +121,9 @@ class LiteLLMBackend:
     def batches(self, model: str) -> ProviderBatches | None:
         """The batch API of Anthropic, Gemini or Mistral for its models; None for others."""
         provider = model.partition("/")[0]
-        default = _BATCH_URLS.get(provider)
-        if default is None:
+        if provider not in _BATCH_APIS:
             return None
+        default, header, prefix = _BATCH_APIS[provider]
         key = self._secrets[0] if self._secrets else None
         url = self._base_url
         if url is None:
@@ -131,23 +132,16 @@ class LiteLLMBackend:
         refuse_plain_http(url, bool(key))
         secrets = (key,) if key else ()
         url = url.rstrip("/").removesuffix("/v1").removesuffix("/v1beta")
-        proxy = proxy_of(url)
-        if provider == "anthropic":
-            headers = {"anthropic-version": VERSION}
-            if key:
-                headers["x-api-key"] = key
-            return AnthropicBatches(BatchApi(f"{url}/v1", headers, secrets, proxy))
-        if provider == "gemini":
-            if key:
-                headers = {"x-goog-api-key": key}
-            else:
-                headers = {}
-            return GeminiBatches(BatchApi(url, headers, secrets, proxy), model)
+        headers = {}
         if key:
-            headers = {"Authorization": f"Bearer {key}"}
-        else:
-            headers = {}
-        return MistralBatches(BatchApi(f"{url}/v1", headers, secrets, proxy), model)
+            headers[header] = f"{prefix}{key}"
+        proxy = proxy_of(url)
+        if provider == "gemini":
+            return GeminiBatches(BatchApi(url, headers, secrets, proxy), model)
+        if provider == "mistral":
+            return MistralBatches(BatchApi(f"{url}/v1", headers, secrets, proxy), model)
+        headers["anthropic-version"] = VERSION
+        return AnthropicBatches(BatchApi(f"{url}/v1", headers, secrets, proxy))
 
     def __repr__(self) -> str:
         if self._base_url:
@@ -220,8 +214,7 @@ class LiteLLMBackend:
         if self._base_url is None or model.partition("/")[0] not in compatible:
             raise ProviderError(
                 f"extra_body is for an OpenAI-compatible server, and {model} is not at one; give "
-                "the profile a "
-                "<base_url> and a model such as openai/NAME, or remove extra_body",
+                "the profile a <base_url> and a model such as openai/NAME, or remove extra_body",
                 kind="bad_request",
             )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from itertools import chain, repeat
 from typing import Any, cast
 
 from evaluator.lazy_dataclass import frozen
@@ -52,23 +53,11 @@ def from_rows(rows: Any) -> tuple[TokenLogprob, ...]:
 
 def read_chat(logprobs: Any) -> tuple[TokenLogprob, ...]:
     """The tokens in `choices[0].logprobs` of a chat completion; empty where there are none."""
-    content = _mapping(logprobs).get("content")
     found: list[TokenLogprob] = []
-    for each in content if isinstance(content, list) else ():
-        entry = _mapping(each)
-        top = entry.get("top_logprobs")
-        if isinstance(top, list):
-            rows = [_mapping(one) for one in cast("list[Any]", top)]
-        else:
-            rows = []
-        likely = {str(row.get("token")): _number(row.get("logprob")) for row in rows}
-        found.append(
-            TokenLogprob(
-                str(entry.get("token")),
-                _number(entry.get("logprob")),
-                {token: value for token, value in likely.items() if value is not None},
-            )
-        )
+    for entry in map(_mapping, _list(_mapping(logprobs).get("content"))):
+        rows = map(_mapping, _list(entry.get("top_logprobs")))
+        top = {str(row.get("token")): row.get("logprob") for row in rows}
+        found.append(_token(entry.get("token"), entry.get("logprob"), top))
     return tuple(found)
 
 
@@ -79,30 +68,27 @@ def read_completion_tokens(logprobs: Any) -> tuple[TokenLogprob, ...]:
     values = found.get("token_logprobs")
     if not isinstance(tokens, list) or not isinstance(values, list):
         return ()
-    tops = found.get("top_logprobs")
-    if isinstance(tops, list):
-        likely = cast("list[Any]", tops)
-    else:
-        likely = []
-    rows: list[TokenLogprob] = []
-    for place, token in enumerate(cast("list[Any]", tokens)):
-        if place < len(likely):
-            own = _mapping(likely[place])
-        else:
-            own = {}
-        top = {name: _number(value) for name, value in own.items()}
-        rows.append(
-            TokenLogprob(
-                str(token),
-                _number(values[place]) if place < len(values) else None,
-                {name: value for name, value in top.items() if value is not None},
-            )
-        )
-    return tuple(rows)
+    # Servers may leave out what they do not know at the end.
+    all_values = chain(_list(values), repeat(None))
+    tops = chain(_list(found.get("top_logprobs")), repeat(None))
+    return tuple(
+        _token(token, value, _mapping(top))
+        for token, value, top in zip(_list(tokens), all_values, tops, strict=False)
+    )
+
+
+def _token(token: Any, logprob: Any, top: Mapping[str, Any]) -> TokenLogprob:
+    likely = {other: _number(value) for other, value in top.items()}
+    known = {other: value for other, value in likely.items() if value is not None}
+    return TokenLogprob(str(token), _number(logprob), known)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def _number(value: Any) -> float | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 from evaluator import clock
@@ -117,7 +117,7 @@ class OpenAIBatches:
         response = line.get("response")
         secrets = self._api.secrets
         if isinstance(response, dict):
-            answer = cast("Mapping[str, Any]", response)
+            answer = mapping_of(response)
             status = answer.get("status_code")
             body = answer.get("body")
             try:
@@ -125,7 +125,7 @@ class OpenAIBatches:
                     return BatchAnswer(custom_id, read_completion(body, secrets))
             except ProviderError as error:
                 return BatchAnswer(custom_id, error=error)
-            message, code = message_of(encode_json(body if isinstance(body, dict) else {}))
+            message, code = message_of(encode_json(mapping_of(body)))
             error = failure(status, message, code=code, secrets=secrets)
             # Only answers are billed.
             error.maybe_billed = False

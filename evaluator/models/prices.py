@@ -22,19 +22,8 @@ from evaluator.patterns import Pattern
 _TABLE = "model_prices_and_context_window_backup.json"
 # Prefixes of models that the table cannot have: looking one up does not load it, which only saves
 # time.
-_UNPRICED = frozenset(
-    {
-        "simulated",
-        "replay",
-        "local",
-        "vllm",
-        "hosted_vllm",
-        "ollama",
-        "ollama_chat",
-        "lm_studio",
-        "llamafile",
-    }
-)
+_UNPRICED_NAMES = "simulated replay local vllm hosted_vllm ollama ollama_chat lm_studio llamafile"
+_UNPRICED = frozenset(_UNPRICED_NAMES.split())
 _BATCHES = "_batches"
 _TIER = Pattern(r"input_cost_per_token_above_(\d+)k_tokens$")
 

@@ -65,9 +65,8 @@ class ReplayBackend:
         if not answers:
             last = shortened(request.messages[-1].content if request.messages else "")
             raise ProviderError(
-                f"the record holds no answer to this request ({last}); the template, the inputs "
-                "or the tools have "
-                "changed since it was recorded",
+                f"the record holds no answer to this request ({last}); the template, the inputs or "
+                "the tools have changed since it was recorded",
                 kind="not_found",
             )
         # The last of equal answers stays: the same request again gets the same answer.

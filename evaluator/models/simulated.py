@@ -72,16 +72,11 @@ class SimulatedBackend:
         fail: float = 0.0,
         retry_after_s: float | None = None,
     ) -> None:
-        rates = {
-            "wrong": wrong,
-            "malformed": malformed,
-            "rate_limit": rate_limit,
-            "hang": hang,
-            "fail": fail,
-        }
+        # Of the faults the first that is drawn counts.
+        self._faults = {"rate_limit": rate_limit, "fail": fail, "hang": hang}
         if isinstance(script, str):
             raise ConfigurationError("simulated: script is a string, expected a list of answers")
-        for name, rate in rates.items():
+        for name, rate in {"wrong": wrong, "malformed": malformed, **self._faults}.items():
             accept(Share, rate, f"simulated: {name}", ConfigurationError)
         accept(NotNegative, latency_s, "simulated: latency_s", ConfigurationError)
         accept(NotNegative | None, retry_after_s, "simulated: retry_after_s", ConfigurationError)
@@ -90,9 +85,6 @@ class SimulatedBackend:
         self._latency_s = latency_s
         self._wrong = wrong
         self._malformed = malformed
-        self._rate_limit = rate_limit
-        self._hang = hang
-        self._fail = fail
         self._retry_after_s = retry_after_s
         self._next_item = 0
         self._attempts: OrderedDict[bytes, int] = OrderedDict()
@@ -159,18 +151,14 @@ class SimulatedBackend:
         return self._script[self._next_item - 1]
 
     def _fault(self, digest: bytes) -> str | None:
-        if not (self._rate_limit or self._fail or self._hang):
+        if not any(self._faults.values()):
             return None
         attempt = self._attempts.pop(digest, 0) + 1
         self._attempts[digest] = attempt
         if len(self._attempts) > _REMEMBERED_REQUESTS:
             self._attempts.popitem(last=False)
         rng = self._rng(digest, f"attempt {attempt}")
-        for name, rate in (
-            ("rate_limit", self._rate_limit),
-            ("fail", self._fail),
-            ("hang", self._hang),
-        ):
+        for name, rate in self._faults.items():
             if rng.random() < rate:
                 return name
         return None
@@ -206,11 +194,7 @@ class SimulatedBackend:
             calls = tuple(_tool_call(call, i, digest=digest) for i, call in enumerate(items, 1))
         for stop in request.stop:
             text = text.partition(stop)[0]
-        finish: FinishReason
-        if calls:
-            finish = "tool_calls"
-        else:
-            finish = "stop"
+        finish: FinishReason = "tool_calls" if calls else "stop"
         cut = _cut(text, request.max_output_tokens)
         if cut != text:
             text = cut

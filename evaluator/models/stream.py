@@ -112,8 +112,7 @@ class Assembly:
         """Adds one decoded chunk. Raises: as `add_event`."""
         if not isinstance(data, dict):
             raise malformed("a stream chunk is not a JSON object", partial=self.partial)
-        # The text so far is join_parts for an error only: for every chunk it would take quadratic
-        # time.
+        # The text so far is joined for an error only: for every chunk it would take quadratic time.
         if data.get("error") and (
             error := error_in_body(data, partial=self.partial, secrets=self._secrets)
         ):

@@ -16,22 +16,11 @@ from evaluator.output.schema import schema_text
 from evaluator.patterns import Pattern
 
 # The keywords that OpenAI's strict mode supports; a schema with any other is sent without `strict`.
-_STRICT_WORDS = frozenset(
-    {
-        "type",
-        "properties",
-        "required",
-        "additionalProperties",
-        "items",
-        "enum",
-        "const",
-        "anyOf",
-        "$ref",
-        "$defs",
-        "title",
-        "description",
-    }
-)
+_STRICT_NAMES = """
+    type properties required additionalProperties items enum const anyOf $ref $defs title
+    description
+"""
+_STRICT_WORDS = frozenset(_STRICT_NAMES.split())
 _NAMED = Pattern(
     r"response[ _]?format|response[ _]?schema|response[ _]?mime[ _]?type|json[ _]?schema"
     r"|output[ _]?(?:format|config)"

@@ -110,22 +110,13 @@ class TextToolsBackend:
         self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None
     ) -> ModelResponse:
         """One attempt of `inner`. Raises: as `inner`."""
-        if not request.tools:
-            return await self.inner.complete(
-                replace(
-                    request,
-                    messages=_as_text(request.messages, _Tags.of(request.call_mark or new_mark())),
-                ),
-                on_text=on_text,
-            )
         tags = _Tags.of(request.call_mark or new_mark())
-        asked = replace(
-            request,
-            messages=_with_descriptions(_as_text(request.messages, tags), request.tools, tags=tags),
-            tools=(),
-            # A provider that enforces a schema would prevent calls.
-            schema=None,
-        )
+        messages = _as_text(request.messages, tags)
+        if not request.tools:
+            return await self.inner.complete(replace(request, messages=messages), on_text=on_text)
+        messages = _with_descriptions(messages, request.tools, tags=tags)
+        # A provider that enforces a schema would prevent calls.
+        asked = replace(request, messages=messages, tools=(), schema=None)
         if on_text is None:
             stream = None
         else:
@@ -197,8 +188,7 @@ def _with_descriptions(
         f'<{tags.name}>\n{{"name": "the tool", "arguments": {{"an argument": "its '
         f'value"}}}}\n</{tags.name}>',
         "Several blocks are several calls. The results come in the next message. When you need no "
-        "tool, answer "
-        "without such a block. Other tags call nothing.",
+        "tool, answer without such a block. Other tags call nothing.",
         "The tools, each with the JSON Schema of its arguments:",
         # Indented, so that no line of a server's description looks like another tool.
         *(

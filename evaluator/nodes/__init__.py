@@ -372,14 +372,11 @@ class DirectorEvaluatorLoop(Task):
             )
         # A stated 5 is the default too, and reads the same from the tree.
         if self.termination_condition is None and most == 5:
-            message = (
-                "the loop has no termination_condition: it ends when the evaluator reports "
-                "success, or after 5"
-            )
             yield Doubt(
                 "warning",
                 "loop-by-default",
-                message=message,
+                message="the loop has no termination_condition: it ends when the evaluator reports "
+                "success, or after 5",
                 hint="add <termination_condition> or <max_iterations>",
             )
 

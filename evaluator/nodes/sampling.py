@@ -24,12 +24,11 @@ _RESERVED_NAMES = """
     model models messages prompt input instructions system developer suffix chat_template stream
     stream_options tools tool_choice functions function_call mcp mcp_servers plugins web_search
     web_search_options documents provider route fallbacks transforms preset base_url api_base
-    api_version api_key key authorization organization headers extra_headers extra_query
-    extra_body timeout user store metadata conversation previous_response_id background
-    service_tier container modalities audio prediction response_format n best_of max_tokens
-    max_completion_tokens max_output_tokens max_new_tokens n_predict num_predict lora lora_path
-    kv_transfer_params bootstrap_host bootstrap_port bootstrap_room custom_logit_processor
-    logits_processors
+    api_version api_key key authorization organization headers extra_headers extra_query extra_body
+    timeout user store metadata conversation previous_response_id background service_tier container
+    modalities audio prediction response_format n best_of max_tokens max_completion_tokens
+    max_output_tokens max_new_tokens n_predict num_predict lora lora_path kv_transfer_params
+    bootstrap_host bootstrap_port bootstrap_room custom_logit_processor logits_processors
 """
 _RESERVED = frozenset(_RESERVED_NAMES.split())
 

@@ -72,6 +72,11 @@ class Text:
     span: Span
     marks: tuple[Mark, ...] = ()
 
+    @property
+    def source(self) -> Text:
+        """The text itself, as an `Expression` has it."""
+        return self
+
     def locate(self, offset: int) -> Span:
         """The place in the author's file of the character at `offset` in `value`."""
         offset = max(0, min(offset, len(self.value)))

@@ -222,16 +222,6 @@ class Corrected:
     end: int
 
 
-@frozen
-class Correction:
-    """The reading that was chosen, if there is one, and all the readings that one bracket makes
-    possible.
-    """
-
-    chosen: Corrected | None
-    all: tuple[Corrected, ...]
-
-
 class BracketRepairer:
     """Corrects blocks of one text while its budget lasts."""
 
@@ -244,33 +234,33 @@ class BracketRepairer:
         self._characters = _MAX_CHARACTERS
         self._steps = _MAX_STEPS
 
-    def correct(self, start: int) -> Correction | None:
-        """The readings of the block that begins at `start` with one bracket changed; None if there
-        is none.
+    def correct(self, start: int) -> tuple[Corrected | None, tuple[Corrected, ...]]:
+        """The readings of the block that begins at `start` with one bracket changed: the one that
+        was chosen, if there is one, and all.
         """
         self._tokens -= 8
         if self._tokens < 0:
-            return None
+            return None, ()
         tokens = self._scan(start)
         if "s" not in tokens.kinds and (
             not tokens.is_whole or start >= 16 or self._text[:start].strip("`json \t\r\n")
         ):
-            return None  # It may be a part of prose, such as `[1], [2]`.
+            return None, ()  # It may be a part of prose, such as `[1], [2]`.
         states, error = self._states(tokens)
         if error is None:
-            return None
+            return None, ()
         is_at_end = error == len(tokens.kinds)
         if is_at_end and tokens.kinds[-1] == "w" and tokens.ends[-1] == len(self._text):
-            return None  # The number or word at the end of the text may be cut off.
+            return None, ()  # The number or word at the end of the text may be cut off.
         found: list[Edit] = []
         spare = self._steps // 2
         for edit in self._candidates(tokens, states, error=error, spare=spare):
             found.append(edit)
             if len(found) > _MAX_CANDIDATES:
-                return None
+                return None, ()
         steps = len(found) * len(tokens.kinds)
         if not found or (is_at_end and self._steps < spare) or self._steps < steps:
-            return None
+            return None, ()
         self._steps -= steps
         odd: dict[tuple[str, int], tuple[Oddities, Edit]] = {}
         for edit in found:
@@ -284,11 +274,9 @@ class BracketRepairer:
         corrected = {
             edit: self._corrected(start, tokens, edit=edit) for _, edit in readings[:_MAX_OTHERS]
         }
-        if best is not None:
-            chosen = corrected.get(best) or self._corrected(start, tokens, edit=best)
-        else:
-            chosen = None
-        return Correction(chosen, tuple(corrected.values()))
+        if best is not None and best not in corrected:
+            return self._corrected(start, tokens, edit=best), tuple(corrected.values())
+        return corrected[best] if best is not None else None, tuple(corrected.values())
 
     # Tokens
 

@@ -32,21 +32,22 @@ class Guide:
 
     def __init__(self, document: dict[str, Any]) -> None:
         self.root = document
-        self._types: dict[int, frozenset[str] | None] = {}
+        self._types: dict[tuple[int, int], frozenset[str] | None] = {}
         self._words: dict[int, list[str]] = {}
 
     @property
     def top(self) -> frozenset[str] | None:
         return self.types(self.root)
 
-    def types(self, node: Any) -> frozenset[str] | None:
-        """The types that a node allows; None where it allows any."""
-        known = self._types.get(id(node), False)
-        if known is not False:
-            return cast("frozenset[str] | None", known)
-        found = self._find_types(node, _MAX_REFERENCES)
-        self._types[id(node)] = found
-        return found
+    def types(self, node: Any, left: int = _MAX_REFERENCES) -> frozenset[str] | None:
+        """The types that a node allows; None where it allows any, or `left` levels below do not
+        tell.
+        """
+        # Levels with several references to the next one would otherwise take exponential time.
+        key = (id(node), left)
+        if key not in self._types:
+            self._types[key] = self._find_types(node, left)
+        return self._types[key]
 
     def _find_types(self, node: Any, left: int) -> frozenset[str] | None:
         if not is_dict(node) or left <= 0:
@@ -56,18 +57,15 @@ class Guide:
             return frozenset({declared})
         if is_list(declared):
             return frozenset(declared)
-        values = node.get("enum", [node["const"]] if "const" in node else None)
-        if is_list(values):
+        values = _enumerated(node)
+        if values is not None:
             return frozenset(describe(value) for value in values)
         for part in (self.target(node), *_list(node, "allOf")):
-            if part is not None:
-                found = self._find_types(part, left - 1)
-            else:
-                found = None
+            found = self.types(part, left - 1)
             if found is not None:
                 return found
         for keyword in ("anyOf", "oneOf"):
-            branches = [self._find_types(part, left - 1) for part in _list(node, keyword)]
+            branches = [self.types(part, left - 1) for part in _list(node, keyword)]
             if branches and None not in branches:
                 return frozenset[str]().union(*cast("list[frozenset[str]]", branches))
         return None
@@ -97,8 +95,8 @@ class Guide:
 
     def _find_words(self, node: Any) -> list[str]:
         for part in self.parts(node, "string"):
-            values = part.get("enum", [part["const"]] if "const" in part else None)
-            if is_list(values):
+            values = _enumerated(part)
+            if values is not None:
                 return [value for value in values if isinstance(value, str)]
             for keyword in ("anyOf", "oneOf"):
                 types = [(branch, self.types(branch)) for branch in _list(part, keyword)]
@@ -137,48 +135,54 @@ class Guide:
         """Whether an alternative is of `kind` and has no constant that differs from what `value`
         has there.
         """
-        if kind not in (self.types(part) or (kind,)):
+        if part is False or kind not in (self.types(part) or (kind,)):
             return False
-        if is_dict(part):
-            target = self.target(part)
-        else:
-            target = None
+        if not is_dict(value) or not is_dict(part):
+            return True
+        target = self.target(part)
         properties = (target if is_dict(target) else part).get("properties")
-        if not is_dict(value) or not is_dict(properties):
+        if not is_dict(properties):
             return True
         for name, node in properties.items():
-            if is_dict(node):
-                fixed = node
-            else:
-                fixed = {}
-            values = fixed.get("enum", [fixed["const"]] if "const" in fixed else None)
-            if is_list(values) and name in value and value[name] not in values:
+            values = _enumerated(node) if is_dict(node) else None
+            if values is not None and name in value and value[name] not in values:
                 words = [word for word in values if isinstance(word, str)]
                 if not isinstance(value[name], str) or find_word(value[name], words) is None:
                     return False
         return True
 
-    def parts(
-        self, node: Any, kind: str, value: Any = None, left: int = _MAX_REFERENCES
-    ) -> list[dict[str, Any]]:
+    def parts(self, node: Any, kind: str, value: Any = None) -> list[dict[str, Any]]:
         """The nodes that together describe a container of `kind`; of alternatives only a single one
         that fits.
 
         An alternative fits if it is of this kind and its constants are those of `value`.
         """
-        if not is_dict(node) or left <= 0:
-            return []
-        found = [node]
-        target = self.target(node)
-        if target is not None:
-            found += self.parts(target, kind, value=value, left=left - 1)
-        for part in _list(node, "allOf"):
-            found += self.parts(part, kind, value=value, left=left - 1)
-        for keyword in ("anyOf", "oneOf"):
-            fitting = [part for part in _list(node, keyword) if self._fits(part, kind, value=value)]
-            if len(fitting) == 1:
-                found += self.parts(fitting[0], kind, value=value, left=left - 1)
-        return found
+        found: dict[int, dict[str, Any]] = {}
+
+        def add(node: Any, left: int) -> None:
+            if not is_dict(node) or left <= 0 or id(node) in found:
+                return
+            found[id(node)] = node
+            add(self.target(node), left - 1)
+            for part in _list(node, "allOf"):
+                add(part, left - 1)
+            for keyword in ("anyOf", "oneOf"):
+                fitting = [part for part in _list(node, keyword) if self._fits(part, kind, value)]
+                if len(fitting) == 1:
+                    add(fitting[0], left - 1)
+
+        add(node, _MAX_REFERENCES)
+        return list(found.values())
+
+
+def _enumerated(node: dict[str, Any]) -> list[Any] | None:
+    """The values that a node allows, if it lists them."""
+    if "enum" not in node and "const" in node:
+        return [node["const"]]
+    values = node.get("enum")
+    if is_list(values):
+        return values
+    return None
 
 
 def _list(node: dict[str, Any], keyword: str) -> list[Any]:

@@ -237,34 +237,25 @@ class _Scan:
         is_plain = is_whole and goes_on is None
         if isinstance(read, tuple):
             is_plain = read[0].repairs.keys() <= _PLAIN_REPAIRS and not read[0].cut
-        if is_plain:
-            correction = None
-        else:
-            correction = self._brackets.correct(start)
-        if correction is not None:
-            others, chosen = (correction.all, correction.chosen)
-        else:
-            others, chosen = ((), None)
+        chosen, others = (None, ()) if is_plain else self._brackets.correct(start)
         if goes_on is not None and goes_on[1] and chosen is not None and chosen.kind != "opening":
             chosen = None  # Something closes after a whole block: that is not part of it.
         if chosen is not None and self._add_corrected(start, chosen, others=others):
             return chosen.end
         if strict is not None and is_whole:
             value, end = strict
-            self._add(value, start, end=end, repairs=(), cut=False, unsure=False, bare=False)
+            self._add(value, start, end=end)
             return end
         if isinstance(read, tuple):
             reader, end = read
-            unsure = (reader.cut and not reader.evidence) or reader.bare
-            is_prose = reader.bare and not reader.evidence
             self._add(
                 reader.value,
                 start,
                 end=end,
                 repairs=tuple(reader.repairs),
                 cut=reader.cut,
-                unsure=unsure,
-                bare=is_prose,
+                unsure=(reader.cut and not reader.evidence) or reader.bare,
+                bare=reader.bare and not reader.evidence,
                 others=others,
             )
             return end
@@ -325,16 +316,7 @@ class _Scan:
                 return False
             value = reader.value
             repairs = (*reader.repairs, chosen.kind)
-        self._add(
-            value,
-            start,
-            end=chosen.end,
-            repairs=repairs,
-            cut=False,
-            unsure=False,
-            bare=False,
-            others=others,
-        )
+        self._add(value, start, end=chosen.end, repairs=repairs, others=others)
         return True
 
     def _unreadable(self, error: Unreadable, start: int) -> int:
@@ -354,10 +336,10 @@ class _Scan:
         value: Any,
         start: int,
         end: int,
-        repairs: tuple[str, ...],
-        cut: bool,
-        unsure: bool,
-        bare: bool,
+        repairs: tuple[str, ...] = (),
+        cut: bool = False,
+        unsure: bool = False,
+        bare: bool = False,
         others: tuple[Corrected, ...] = (),
     ) -> None:
         foreign = self._fence is not None and self._fence not in _DATA_FENCES

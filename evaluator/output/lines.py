@@ -39,15 +39,12 @@ _CODE = Pattern(r"[=;(){}\[\]]|->")
 _NO_LINE = tuple("{}[]<|#>`")
 _MAX_WORDS = 4
 _SENTENCE_WORDS = """
-i you we he she it they me us them my your our their this that these those there here is are was
-were am be been have
-has had do does did will would can could should may might must not no none nothing please let let's
-thank thanks sorry
-hello hi hey dear sure ok okay well hmm yes regards sincerely cheers note because but so if when
-although n/a
-ich du wir ihr es ist sind war hat haben wird nicht kein keine bitte danke hallo je tu nous vous il
-elle est sont pas
-merci bonjour yo tú él ella son está gracias hola
+    i you we he she it they me us them my your our their this that these those there here is are was
+    were am be been have has had do does did will would can could should may might must not no none
+    nothing please let let's thank thanks sorry hello hi hey dear sure ok okay well hmm yes regards
+    sincerely cheers note because but so if when although n/a ich du wir ihr es ist sind war hat
+    haben wird nicht kein keine bitte danke hallo je tu nous vous il elle est sont pas merci bonjour
+    yo tú él ella son está gracias hola
 """
 # Words of sentences, greetings and refusals, which items of a list rarely have.
 _NO_ITEM = frozenset(_SENTENCE_WORDS.split())

@@ -508,8 +508,7 @@ class BlockReader:
         return Unreadable(reason, at, resume=resume, committed=self.evidence)
 
     def _finish_cut(self, position: int) -> int:
-        if self._key is not None:
-            self._key = None
+        self._key = None
         self.cut = True
         if "cut_value" not in self.repairs:
             self.repairs["cut"] = None

@@ -371,20 +371,17 @@ def find_boolean(text: str) -> bool | None:
 
 _MULTIPLIERS = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _SCALE_WORDS = """
-k m b t mm mn mln mio mrd md bn tn tr kk thousands millions billions trillions tsd tausend million
-millionen milliarde
-milliarden billion billionen millón millones millon milhão milhões milione milioni miljoen miljard
-milliard milliards
-miliardo miliardi mille mil mila billón billones bilhão bilhões lakh lakhs crore crores hundred
-hundreds dozen dozens
-score gross тыс млн млрд тысяч тысячи миллион миллиона миллионов миллиард миллиарда миллиардов
-万 萬 億 亿 千 百 만 억 천 half halves quarter quarters third thirds
+    k m b t mm mn mln mio mrd md bn tn tr kk thousands millions billions trillions tsd tausend
+    million millionen milliarde milliarden billion billionen millón millones millon milhão milhões
+    milione milioni miljoen miljard milliard milliards miliardo miliardi mille mil mila billón
+    billones bilhão bilhões lakh lakhs crore crores hundred hundreds dozen dozens score gross тыс
+    млн млрд тысяч тысячи миллион миллиона миллионов миллиард миллиарда миллиардов
+    万 萬 億 亿 千 百 만 억 천 half halves quarter quarters third thirds
 """
 _OTHER_WORDS = """
-st nd rd th er e a x and or to plus minus times by more less fewer at than not over under above
-below between fold
-squared cubed und oder bis ou et y o if unless maybe perhaps possibly approximately points out
-am pm bc bce south west
+    st nd rd th er e a x and or to plus minus times by more less fewer at than not over under above
+    below between fold squared cubed und oder bis ou et y o if unless maybe perhaps possibly
+    approximately points out am pm bc bce south west
 """
 # Words that change a number. Not all have the same value in all languages.
 _SCALES = frozenset(_SCALE_WORDS.split())

@@ -169,7 +169,7 @@ def compile_schema(declared: Any) -> Schema | None:
             imports, named = _imports.get()
             if imports == "none":
                 named.append(name)
-                return Schema(name, None, None, fits=_is_any, explain=_explain_nothing)
+                return Schema(name, None, None, fits=_is_any, explain=lambda _value, _verdict: None)
             return _model(name, os.getcwd(), imports)
         names = ", ".join(TYPE_NAMES)
         raise UnusableSchema(
@@ -408,9 +408,8 @@ def _adapted(model: Any) -> Schema:
     label = getattr(model, "__name__", None) or str(model)
     try:
         adapter: Any = pydantic.TypeAdapter(model)
-    except (
-        Exception
-    ) as error:  # Pydantic raises errors of several families for types that it cannot describe.
+    # Pydantic raises errors of several families for types that it cannot describe.
+    except Exception as error:
         raise UnusableSchema(
             f"{label} is not a Pydantic model, a dataclass or a type of JSON values: {error}"
         ) from error
@@ -454,7 +453,3 @@ def _adapted(model: Any) -> Schema:
 
 def _is_any(_value: Any) -> bool:
     return True
-
-
-def _explain_nothing(_value: Any, _verdict: bool | None) -> None:
-    return None

@@ -167,30 +167,12 @@ def bounded(kind: Any) -> Any:
     return validators.extend(kind, rules)
 
 
-_LOOPS = frozenset(
-    {
-        "additionalItems",
-        "additionalProperties",
-        "allOf",
-        "anyOf",
-        "contains",
-        "dependencies",
-        "dependentRequired",
-        "dependentSchemas",
-        "disallow",
-        "enum",
-        "extends",
-        "items",
-        "oneOf",
-        "patternProperties",
-        "prefixItems",
-        "properties",
-        "propertyNames",
-        "required",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-    }
-)
+_LOOPING_KEYWORDS = """
+    additionalItems additionalProperties allOf anyOf contains dependencies dependentRequired
+    dependentSchemas disallow enum extends items oneOf patternProperties prefixItems properties
+    propertyNames required unevaluatedItems unevaluatedProperties
+"""
+_LOOPS = frozenset(_LOOPING_KEYWORDS.split())
 _COMPARISONS = frozenset({"const", "enum"})
 
 

@@ -196,8 +196,7 @@ def program_of(kind: SandboxKind) -> str:
     if found is None:
         raise ConfigurationError(
             f"the sandbox {kind} needs the program {name}, which is not installed; install "
-            f"{package}, or choose "
-            "another one with --sandbox (none: scripts run without a sandbox)"
+            f"{package}, or choose another one with --sandbox (none: scripts run without a sandbox)"
         )
     return os.path.abspath(found)
 

@@ -126,8 +126,7 @@ async def try_sandbox(sandbox: Sandbox, cwd: Path) -> None:
     except ToolError as error:
         raise ConfigurationError(
             f"the sandbox {sandbox.kind} does not work here: {error}; fix that (see: evaluator "
-            "doctor), or choose "
-            "another one with --sandbox (none: scripts run without a sandbox)"
+            "doctor), or choose another one with --sandbox (none: scripts run without a sandbox)"
         ) from error
     if ended.exit_code != 0:
         if ended.timed_out:

@@ -393,9 +393,8 @@ class SupervisedProcess:
                 await loop.sock_sendall(self._control, self._order)
                 await self._read_report()
         except TimeoutError:
-            is_late = (
-                True  # the launcher keeps the time itself; being late means that it was stopped
-            )
+            # The launcher keeps the time itself: being late means that it was stopped.
+            is_late = True
             self.kill()
             await self._read_report_within(_BACKSTOP_S)
         except OSError:
@@ -431,9 +430,8 @@ class SupervisedProcess:
             self._process.send_signal(signal.SIGCONT)  # the program may have stopped its launcher
         with suppress(OSError):  # the launcher is gone; `end` looks for what it left
             self._control.send(b"k")
-            self._control.shutdown(
-                socket.SHUT_WR
-            )  # also seen by a launcher that still reads its order
+            # Also seen by a launcher that still reads its order.
+            self._control.shutdown(socket.SHUT_WR)
 
     async def end(self) -> None:
         """Kills what is left of the tree and closes the pipes. Returns or raises when everything is

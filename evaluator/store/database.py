@@ -29,6 +29,7 @@ from urllib.parse import quote
 
 from evaluator import clock, disk, randomness
 from evaluator.errors import ConfigurationError
+from evaluator.files.atomic import NEW_FILE
 from evaluator.files.open_below import hole_problem
 from evaluator.lazy_dataclass import frozen
 
@@ -70,7 +71,6 @@ def file_system_type(folder: Path) -> int:
 
 # The errors of file systems without hard links: FAT, some network and FUSE file systems.
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-_NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _RETRY_S = 0.005
 MAX_SNAPSHOT_BYTES = 1 << 30
 """`snapshot` copies no larger database."""
@@ -316,7 +316,7 @@ def _make(path: Path, kind: Format) -> None:
     disk.make_folders(path.parent, sync=True)
     # Mode 0600; the journal files that SQLite creates beside it take its mode.
     name = str(path.parent / f".{path.name}.{randomness.token_hex(8)}")
-    disk.close(disk.open(name, _NEW_FILE, 0o600))
+    disk.close(disk.open(name, NEW_FILE, 0o600))
     try:
         with closing(_opened(Path(name), 0.0)) as connection:
             _fill(connection, path, kind=kind, busy_s=0.0)
@@ -334,7 +334,7 @@ def _link(name: str, path: Path) -> None:
         if error.errno not in _NO_LINKS:
             raise
         # An empty file, which every connection can fill.
-        disk.close(disk.open(path, _NEW_FILE, 0o600))
+        disk.close(disk.open(path, NEW_FILE, 0o600))
 
 
 def _fill(connection: sqlite3.Connection, path: Path, kind: Format, busy_s: float) -> None:
@@ -379,13 +379,11 @@ def _version(connection: sqlite3.Connection, path: Path, kind: Format) -> int:
     if version > kind.schema:
         raise ConfigurationError(
             f"{path}: {kind.noun} of schema {version}, made by a newer evaluator; this one reads "
-            f"up to {kind.schema}. "
-            f"Upgrade, or {kind.instead}"
+            f"up to {kind.schema}. Upgrade, or {kind.instead}"
         )
     if 0 < version < kind.schema:
         raise ConfigurationError(
             f"{path}: {kind.noun} of schema {version}, made by an older evaluator; this one reads "
-            "schema "
-            f"{kind.schema}; {kind.instead}"
+            f"schema {kind.schema}; {kind.instead}"
         )
     return version

@@ -51,10 +51,8 @@ def text_editor_tool() -> Tool:
 
 _DESCRIPTION = (
     "View, create and edit text files. view shows a file with line numbers, or a folder with two "
-    "levels of what is "
-    "below it; create makes a new file; str_replace replaces a text that occurs exactly once; "
-    "insert puts lines after "
-    "a line."
+    "levels of what is below it; create makes a new file; str_replace replaces a text that occurs "
+    "exactly once; insert puts lines after a line."
 )
 _PARAMETERS = object_schema(
     {
@@ -263,8 +261,7 @@ def bash_tool(shell: Shell) -> Tool:
 
 _BASH_DESCRIPTION = (
     "Run a command in a persistent bash shell: its folder, variables and background processes are "
-    "kept for the next "
-    "command. A command has an empty standard input and no terminal."
+    "kept for the next command. A command has an empty standard input and no terminal."
 )
 _BASH_PARAMETERS = object_schema(
     {

@@ -14,6 +14,7 @@ from evaluator import clock, disk
 from evaluator.errors import ToolError
 from evaluator.errors.messages import visible
 from evaluator.files.atomic import write_atomic
+from evaluator.files.open_below import read_regular
 from evaluator.processes.concurrency import in_thread
 
 _LINE_BYTES = 65536
@@ -119,15 +120,11 @@ class FileAsker:
 def _answer_in(path: Path) -> str | None:
     """The answer without its line end; None while it is missing."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        data = read_regular(path, _ANSWER_BYTES)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ToolError(f"the answer cannot be read from {path}: {error.strerror}") from error
-    with open(descriptor, "rb") as file:
-        data = file.read(_ANSWER_BYTES + 1)
-    if len(data) > _ANSWER_BYTES:
-        raise ToolError(f"the answer in {path} is longer than {_ANSWER_BYTES:,} bytes")
     return data.decode("utf-8", "replace").rstrip("\r\n")
 
 

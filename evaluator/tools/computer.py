@@ -203,9 +203,8 @@ def _check(arguments: Mapping[str, Any], display: XDisplay) -> None:
         x, y = arguments.get(name, (0, 0))
         if x >= display.width or y >= display.height:
             raise ToolError(
-                f"{name} is [{x}, {y}]; the screen has {display.width}x{display.height} pixels, "
-                "so the last "
-                f"position is [{display.width - 1}, {display.height - 1}]"
+                f"{name} is [{x}, {y}]; the screen has {display.width}x{display.height} pixels, so "
+                f"the last position is [{display.width - 1}, {display.height - 1}]"
             )
 
 

@@ -58,8 +58,7 @@ def replace_text(text: str, old: str, new: str, count: int, path: str) -> tuple[
     if found > count:
         raise ToolError(
             f"old occurs {found} times in {path!r} and count is {count}; give more of the lines "
-            "around it, "
-            f"or count={found} to change them all"
+            f"around it, or count={found} to change them all"
         )
     return text.replace(old, new), found
 

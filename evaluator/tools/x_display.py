@@ -25,23 +25,16 @@ MAX_CHORDS = 100
 _PLAIN = Pattern(r"[A-Za-z0-9]|[Ff](?:[1-9]|[12][0-9]|3[0-5])|KP_[0-9]|U[0-9A-Fa-f]{4,5}")
 _NAMED = """
     Return Escape Tab BackSpace Delete Insert Home End Page_Up Page_Down Prior Next Left Right Up
-    Down space Menu Print
-    Pause Break Scroll_Lock Caps_Lock Num_Lock Multi_key Undo Redo Find Cancel Clear Select
-    ISO_Left_Tab
-    alt ctrl shift super meta Alt_L Alt_R Control_L Control_R Shift_L Shift_R Super_L Super_R
-    Meta_L Meta_R
-    ISO_Level3_Shift Mode_switch
-    KP_Enter KP_Add KP_Subtract KP_Multiply KP_Divide KP_Decimal KP_Separator KP_Equal KP_Home
-    KP_End KP_Prior KP_Next
-    KP_Page_Up KP_Page_Down KP_Left KP_Right KP_Up KP_Down KP_Insert KP_Delete KP_Begin
-    minus plus equal underscore comma period slash backslash semicolon colon apostrophe quotedbl
-    grave asciitilde
-    bracketleft bracketright braceleft braceright parenleft parenright less greater question exclam
-    at numbersign
-    dollar percent asciicircum ampersand asterisk bar
-    XF86Back XF86Forward XF86Reload XF86Search XF86Copy XF86Cut XF86Paste XF86AudioPlay
-    XF86AudioStop XF86AudioMute
-    XF86AudioRaiseVolume XF86AudioLowerVolume
+    Down space Menu Print Pause Break Scroll_Lock Caps_Lock Num_Lock Multi_key Undo Redo Find Cancel
+    Clear Select ISO_Left_Tab alt ctrl shift super meta Alt_L Alt_R Control_L Control_R Shift_L
+    Shift_R Super_L Super_R Meta_L Meta_R ISO_Level3_Shift Mode_switch KP_Enter KP_Add KP_Subtract
+    KP_Multiply KP_Divide KP_Decimal KP_Separator KP_Equal KP_Home KP_End KP_Prior KP_Next
+    KP_Page_Up KP_Page_Down KP_Left KP_Right KP_Up KP_Down KP_Insert KP_Delete KP_Begin minus plus
+    equal underscore comma period slash backslash semicolon colon apostrophe quotedbl grave
+    asciitilde bracketleft bracketright braceleft braceright parenleft parenright less greater
+    question exclam at numbersign dollar percent asciicircum ampersand asterisk bar XF86Back
+    XF86Forward XF86Reload XF86Search XF86Copy XF86Cut XF86Paste XF86AudioPlay XF86AudioStop
+    XF86AudioMute XF86AudioRaiseVolume XF86AudioLowerVolume
 """
 _OTHER_NAMES = {
     "Return": "enter",
@@ -102,8 +95,7 @@ def _key(name: str) -> str:
     if known is None:
         raise ToolError(
             f"{name[:50]!r} is not a key; use names such as Return, Escape, Page_Down, F5, minus, "
-            "a, joined by + "
-            "(ctrl+s); to enter text, use the action type"
+            "a, joined by + (ctrl+s); to enter text, use the action type"
         )
     return known
 
@@ -209,8 +201,7 @@ class XDisplay:
         if taken != (self.width, self.height):
             raise ToolError(
                 f"the screenshot of {self.name} is {taken[0]}×{taken[1]}, the profile says "
-                f"{self.size}; "
-                "make the two the same"
+                f"{self.size}; make the two the same"
             )
         return Attachment("image/png", data, source=f"screenshot of {self.name}")
 
@@ -246,9 +237,8 @@ class XDisplay:
             )
         if _NO_DISPLAY.search(result.stderr):
             raise ToolError(
-                f"there is no display {self.name}; start one, such as: "
-                f"Xvfb {self.name} -screen 0 {self.width}x{self.height}x24 -noreset (from the "
-                "package xvfb)"
+                f"there is no display {self.name}; start one, such as: Xvfb {self.name} -screen 0 "
+                f"{self.width}x{self.height}x24 -noreset (from the package xvfb)"
             )
         raise ToolError(
             f"{program} failed on the display {self.name}: {_first_line(result.stderr)}"

@@ -329,9 +329,8 @@ class Builder:
             child = View(view.source, element, chain=view.chain)
             span = child.span
             at = whole.value.find(HOLE, begin)
-            while (
-                at >= 0 and whole.locate(at) != span
-            ):  # the character itself, in the author's text
+            # At another place it is the character itself, in the author's text.
+            while at >= 0 and whole.locate(at) != span:
                 at = whole.value.find(HOLE, at + 1)
             parts.append(whole.part(begin, at))
             begin = at + 1

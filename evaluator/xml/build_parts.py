@@ -140,15 +140,14 @@ def _check_json_schema(b: Builder, text: Text) -> None:
 
 
 _KEYWORD_NAMES = """
-    $anchor $comment $defs $dynamicAnchor $dynamicRef $id $ref $schema $vocabulary
-    additionalItems additionalProperties allOf anyOf const contains contentEncoding
-    contentMediaType contentSchema default definitions dependencies dependentRequired
-    dependentSchemas deprecated description discriminator else enum example examples
-    exclusiveMaximum exclusiveMinimum externalDocs format if items maxContains maxItems
-    maxLength maxProperties maximum minContains minItems minLength minProperties minimum
-    multipleOf not nullable oneOf pattern patternProperties prefixItems properties propertyNames
-    readOnly required then title type unevaluatedItems unevaluatedProperties uniqueItems
-    writeOnly xml
+    $anchor $comment $defs $dynamicAnchor $dynamicRef $id $ref $schema $vocabulary additionalItems
+    additionalProperties allOf anyOf const contains contentEncoding contentMediaType contentSchema
+    default definitions dependencies dependentRequired dependentSchemas deprecated description
+    discriminator else enum example examples exclusiveMaximum exclusiveMinimum externalDocs format
+    if items maxContains maxItems maxLength maxProperties maximum minContains minItems minLength
+    minProperties minimum multipleOf not nullable oneOf pattern patternProperties prefixItems
+    properties propertyNames readOnly required then title type unevaluatedItems
+    unevaluatedProperties uniqueItems writeOnly xml
 """
 _KEYWORDS = frozenset(_KEYWORD_NAMES.split())
 _MAPS_OF_SCHEMAS = frozenset(

@@ -290,9 +290,8 @@ class Layout:
             parser.Parse(text, True)
         except expat.ExpatError as error:
             offset = self._lines[error.lineno - 1] + error.offset
-            if (
-                text[offset : offset + 9].upper() == "<!DOCTYPE"
-            ):  # in small letters it is not well-formed either
+            # In small letters it is not well-formed either.
+            if text[offset : offset + 9].upper() == "<!DOCTYPE":
                 self._doctype()
             found = explain(
                 text,

@@ -11,9 +11,8 @@ Bytes are bounded before decoding, elements and depth before a tree is built.
 from __future__ import annotations
 
 import codecs
-import os
+import errno
 import re
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING
 import lxml.etree as etree
 
 from evaluator.errors import TemplateError
+from evaluator.files.open_below import read_named
 from evaluator.nodes import Span, Text
 from evaluator.patterns import Match, Pattern
 from evaluator.xml.layout import Layout, Limits, Place, Run
@@ -273,24 +273,12 @@ def read_file(path: str | Path, limits: Limits = _DEFAULT_LIMITS) -> Source:
     """
     name = str(path)
     try:
-        # Non-blocking, so that a fifo in a template folder is refused below and not waited for.
-        descriptor = os.open(
-            path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-        )
-        with open(descriptor, "rb") as stream:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise TemplateError.of("unreadable", "not a regular file", span=Span(name))
-            if status.st_size > limits.max_bytes:
-                raise _too_large(status.st_size, limits, file=name)
-            data = stream.read(limits.max_bytes + 1)
+        data = read_named(path, limits.max_bytes)
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
-        if isinstance(error, OSError):
-            reason = error.strerror
-        else:
-            reason = error
+        if getattr(error, "errno", None) == errno.EFBIG:
+            raise _too_large(limits, name) from error
         raise TemplateError.of(
-            "unreadable", f"cannot be read: {reason}", span=Span(name)
+            "unreadable", f"cannot be read: {getattr(error, 'strerror', error)}", span=Span(name)
         ) from error
     return read_source(data, name, limits=limits)
 
@@ -304,7 +292,7 @@ def read_source(
     unclosed-placeholder, not-well-formed, too-deep, too-many-elements or xinclude.
     """
     if len(data) > limits.max_bytes:
-        raise _too_large(len(data), limits, file=file)
+        raise _too_large(limits, file)
     if isinstance(data, str):
         text = normalise_newlines(data.removeprefix("\ufeff"))
     else:
@@ -326,9 +314,10 @@ def read_source(
             "unclosed-placeholder", "`<<` has no `>>`", span=span, hint=hint
         ) from None
     except UnicodeEncodeError as error:
-        message = f"the lone surrogate U+{ord(text[error.start]):04X} is not a character"
         raise TemplateError.of(
-            "encoding", message, span=Span.at(text, error.start, file=file)
+            "encoding",
+            f"the lone surrogate U+{ord(text[error.start]):04X} is not a character",
+            span=Span.at(text, error.start, file=file),
         ) from error
     return Source(file, text, root=_parse(clean, file), layout=layout)
 
@@ -356,11 +345,10 @@ def _parse(text: str, file: str | None) -> Element:
         ) from error
 
 
-def _too_large(size: int, limits: Limits, file: str | None) -> TemplateError:
-    message = f"{size:,} bytes; at most {limits.max_bytes:,} are read"
+def _too_large(limits: Limits, file: str | None) -> TemplateError:
     return TemplateError.of(
         "too-large",
-        message,
+        f"more than {limits.max_bytes:,} bytes, which is the limit",
         span=Span(file),
         hint="put large material into files and name them in <file_paths>",
     )

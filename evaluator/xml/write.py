@@ -125,12 +125,8 @@ _ATTRIBUTE_VALUES: dict[str, Callable[[Any], Any]] = {
 def _is_default(field: Field, value: Any) -> bool:
     if value is None or value == () or value == field.default or is_stand_in(value):
         return True
-    if isinstance(value, Expression):
-        text = value.source
-    else:
-        text = value
-    if isinstance(text, Text):
-        return field.required and not text.value
+    if isinstance(value, Text | Expression):
+        return field.required and not value.source.value
     return (
         field.form == "fields"
         and field.default is not None
@@ -140,9 +136,7 @@ def _is_default(field: Field, value: Any) -> bool:
 
 def _value(name: str, value: Any, attributes: Attributes) -> _Element:
     """A text, an expression, a setting or a choice; empty where only attributes are given."""
-    if isinstance(value, Expression):
-        value = value.source
-    elif value is None:
+    if value is None:
         value = ""
     return _Element(name, attributes, content=_as_text(value))
 
@@ -329,9 +323,9 @@ def _check(value: str) -> None:
         raise UsageError(f"the character U+{ord(bad[0]):04X} is not allowed in XML")
 
 
-def _as_text(value: str | int | float | bool | Text) -> Text:
-    if isinstance(value, Text):
-        return value
+def _as_text(value: str | int | float | bool | Text | Expression) -> Text:
+    if isinstance(value, Text | Expression):
+        return value.source
     if isinstance(value, bool):
         shown = "true" if value else "false"
     elif isinstance(value, str):

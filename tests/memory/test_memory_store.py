@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sqlite3
 import subprocess
@@ -173,11 +174,15 @@ real = describer_process.describe
 def describe(path, text):
     if path.startswith("crash"): os.abort()
     if path.startswith("slow"): time.sleep(60)
+    if path.startswith("big"): b"x" * 3_000_000_000
+    if path.startswith("tells"):
+        with open(os.path.join(sys.argv[2], "pipe"), "w") as pipe: pipe.write(str(os.getpid()))
+        time.sleep(600)
     if path.startswith("raise"): raise RuntimeError("a fault of ours")
     if path.startswith("memory"): raise MemoryError
     return real(path, text)
 describer_process.describe = describe
-describer_process.main(sys.argv[2], int(sys.argv[3]))
+describer_process.main(*sys.argv[2:])
 """
 
 
@@ -187,14 +192,14 @@ def test_a_file_that_ends_its_describer_is_skipped_and_the_others_are_not(
     monkeypatch.setattr(indexer, "_PROGRAM", MISBEHAVING)
     monkeypatch.setattr(indexer, "FILE_TIMEOUT_S", 2.0)
     names = [f"{n}.md" for n in range(40)]
-    bad = ["crash1.md", "crash2.md", "slow.md", "raise.md", "memory.md"]
+    bad = ["big.md", "crash1.md", "crash2.md", "slow.md", "raise.md", "memory.md"]
     root = tree(dict.fromkeys([*names, *bad], "# plum"))
     with GlobalIndex(database) as index:
         report = run(index.add_folder(root, processes=2))
         assert dict(report.skipped) == {
             "its describer crashed": 3,
             "took more than 2 s to describe": 1,
-            "needs too much memory": 1,
+            "needs too much memory": 2,
         }
         assert report.files == 40
         # What was skipped and has not changed is not tried again.
@@ -220,28 +225,21 @@ def test_cancelled_indexing_leaves_no_process_and_a_usable_index(
     database: Path, tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(indexer, "_PROGRAM", MISBEHAVING)
-    started: list[Any] = []
-    root = tree({"slow.md": "# plum"})
+    root = tree({"tells.md": "# plum"})
+    os.mkfifo(root / "pipe")
 
-    async def cancel(index: GlobalIndex) -> None:
-        has_started = asyncio.Event()
-        start = indexer.DescriberPool._start
-
-        async def noted(self: Any) -> Any:
-            started.append(await start(self))
-            has_started.set()
-            return started[-1]
-
-        monkeypatch.setattr(indexer.DescriberPool, "_start", noted)
+    async def cancel(index: GlobalIndex) -> int:
         task = asyncio.ensure_future(index.add_folder(root))
-        await has_started.wait()
+        process = int(await asyncio.to_thread((root / "pipe").read_text))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        return process
 
     with GlobalIndex(database) as index:
-        run(cancel(index))
-        assert started and all(process.returncode is not None for process in started)
+        process = run(cancel(index))
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
         monkeypatch.undo()
         assert run(index.add_folder(root)).files == 1
 

@@ -32,6 +32,7 @@ from evaluator import (
 from evaluator.files.trust import signature
 from evaluator.models import cache_store
 from evaluator.models.cache_store import CacheKey
+from evaluator.store import database
 from evaluator.testing import LoopbackServer, json_reply
 
 TOOL = ToolSpec("look", "Looks.", {"type": "object", "properties": {}})
@@ -289,7 +290,7 @@ def test_a_missing_cache_is_empty_and_is_not_created(tmp_path):
 
 def test_what_was_not_used_for_longest_is_removed_first(tmp_path):
     path = tmp_path / "c.db"
-    connection = cache_store.connect(path, 1.0)
+    connection = database.connect(path, cache_store.FORMAT, 1.0)
     for number in range(300):
         key = of(changed_message(3, Message("user", str(number))))
         row = cache_store.CachedResponse(
@@ -340,7 +341,7 @@ def of_another_program(path: Path) -> None:
 
 
 def newer(path: Path) -> None:
-    connection = cache_store.connect(path, 1.0)
+    connection = database.connect(path, cache_store.FORMAT, 1.0)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
 
@@ -352,7 +353,7 @@ def a_folder(path: Path) -> None:
 def broken_row(path: Path) -> None:
     cache = ResponseCache(path)
     put_answer(cache, of())
-    connection = cache_store.connect(path, 1.0)
+    connection = database.connect(path, cache_store.FORMAT, 1.0)
     # Of this user's own program, and not what it can read.
     key, usage = connection.execute("SELECT key, usage FROM response").fetchone()
     mark = signature(cache_store.signed_part(key, "[]", usage))
@@ -403,7 +404,7 @@ def test_the_database_of_another_program_is_never_written(tmp_path, spoil):
 def test_a_run_continues_without_a_locked_database(tmp_path, monkeypatch):
     monkeypatch.setattr("evaluator.models.cache._WRITE_BUSY_S", 0.01)
     path, said = tmp_path / "c.db", []
-    other = cache_store.connect(path, 0.01)
+    other = database.connect(path, cache_store.FORMAT, 0.01)
     other.execute("BEGIN IMMEDIATE")
     cache = ResponseCache(path, notice=said.append)
     put_answer(cache, of())
@@ -417,20 +418,20 @@ def test_a_run_continues_with_a_full_disk(tmp_path, monkeypatch):
     said: list[str] = []
     cache = ResponseCache(tmp_path / "c.db", notice=said.append)
     put_answer(cache, of())
-    real = cache_store.connect
+    real = database.connect
 
-    def small(path, busy_s, **more):
-        connection = real(path, busy_s, **more)
+    def small(*args):
+        connection = real(*args)
         # SQLite says the same as where the disk is full.
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages}")
         return connection
 
-    monkeypatch.setattr(cache_store, "connect", small)
+    monkeypatch.setattr(database, "connect", small)
     put_answer(cache, of(epoch=2), replace(ANSWER, content="x" * 1_000_000))
     assert len(said) == 1
     assert "full" in said[0]
-    monkeypatch.setattr(cache_store, "connect", real)
+    monkeypatch.setattr(database, "connect", real)
     assert find_answer(cache, of()) is not None
 
 

@@ -26,7 +26,12 @@ from evaluator.models.anthropic_batches import message_request, read_message
 from evaluator.models.batch_api import BatchApi
 from evaluator.models.gemini_batches import content_request, read_content
 from evaluator.models.openai_batches import OpenAIBatches
-from evaluator.models.provider_batches import ProviderBatch, ProviderBatches, batches_of
+from evaluator.models.provider_batches import (
+    ProviderBatch,
+    ProviderBatches,
+    batches_of,
+    is_certainly_absent,
+)
 from evaluator.testing import HttpReply, LoopbackServer, json_reply
 from tests.provider_server import DAY_S, ProviderServer
 
@@ -193,6 +198,41 @@ def test_a_redirect_a_large_answer_and_a_broken_one_are_errors_without_the_key(
             asyncio.run(look())
         assert caught.value.kind == kind and KEY not in str(caught.value)
         assert server.paths == ["/v1/batches/batch_1"]
+
+
+@pytest.mark.parametrize(
+    ("model", "made"),
+    [
+        ("gpt-4o-mini", {"status": "validating"}),
+        ("mistral/mistral-small", {"status": "QUEUED"}),
+        ("gemini/gemini-2.5-flash", {"metadata": {"state": "BATCH_STATE_PENDING"}}),
+        ("anthropic/claude-haiku-4-5", {"processing_status": "in_progress"}),
+    ],
+)
+def test_a_created_batch_without_an_id_may_exist(
+    model: str, made: dict[str, Any], tmp_path: Path
+) -> None:
+    """Else it would be created again, and billed twice."""
+    file = tmp_path / "requests"
+    with LoopbackServer(default=json_reply(made)) as server:
+        if "/" in model:
+            url = server.base_url.removesuffix("/v1")
+            batches = batches_of(LiteLLMBackend(base_url=url, api_key=KEY), model)
+        else:
+            batches = openai_batches(server.base_url)
+        assert batches is not None
+        file.write_bytes(batches.request_line("c1", ASK))
+
+        async def work() -> None:
+            try:
+                await batches.create(file, "file-1", "tag")
+            finally:
+                await batches.aclose()
+
+        with pytest.raises(ProviderError) as caught:
+            asyncio.run(work())
+        assert caught.value.kind == "malformed_response"
+        assert not is_certainly_absent(caught.value)
 
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(8)

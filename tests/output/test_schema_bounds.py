@@ -264,6 +264,21 @@ def test_a_check_beyond_the_bound_is_an_error_that_says_so(
     assert f"{MAX_STEPS:,} steps" in error.message and "simplify the schema" in error.message
 
 
+@pytest.mark.parametrize("keyword", ["anyOf", "allOf"])
+def test_an_answer_is_repaired_by_a_schema_whose_references_multiply(keyword: str) -> None:
+    levels: dict[str, Any] = {
+        str(level): {keyword: [{"$ref": f"#/$defs/{level + 1}"}] * 4} for level in range(12)
+    }
+    levels["12"] = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    schema = {"$ref": "#/$defs/0", "$defs": levels}
+    parsed = parse_output("{'a': '1'}", schema=schema)
+    if keyword == "allOf":
+        assert parsed.value == {"a": 1}
+    else:
+        # Among several alternatives that fit, none says what is meant.
+        assert parsed.error is not None
+
+
 def test_an_exponential_violation_is_refused_without_its_place() -> None:
     value: Any = 1
     for _ in range(40):

@@ -317,3 +317,13 @@ def test_a_recursive_schema_and_a_deep_value_end_in_an_answer() -> None:
     parsed = parse_output(deep, schema=schema)
     assert parsed.error is None or "deep" in parsed.error.message
     assert parse_output('{"c": {"c": 1}}', schema=schema).error is not None
+
+
+@pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
+def test_an_alternative_may_be_true_or_false(keyword: str) -> None:
+    typed = {"type": "object", "properties": {"b": {"type": "integer"}}}
+    for text in ('{"b": "1"}', "{'b': '1'}", "b: 1"):
+        never = parse_output(text, schema={"type": "object", keyword: [False, typed]})
+        assert never.value == {"b": 1}
+        always = parse_output(text, schema={"type": "object", keyword: [True, typed]})
+        assert always.value is None or always.error is None

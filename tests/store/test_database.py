@@ -36,7 +36,9 @@ OF_BOTH = pytest.mark.parametrize("kind", ["index", "cache"])
 
 
 def opened(kind: str, path: Path) -> sqlite3.Connection:
-    return store.connect(path) if kind == "index" else cache_store.connect(path, 30.0)
+    return (
+        store.connect(path) if kind == "index" else database.connect(path, cache_store.FORMAT, 30.0)
+    )
 
 
 def add(connection: sqlite3.Connection, kind: str, name: str) -> None:
@@ -243,7 +245,7 @@ def test_a_disk_that_refuses_the_link_for_another_reason_is_an_error(
 
     monkeypatch.setattr(disk, "link", full)
     with pytest.raises(OSError, match="No space"):
-        cache_store.connect(tmp_path / "a.db", 1.0)
+        database.connect(tmp_path / "a.db", cache_store.FORMAT, 1.0)
     assert os.listdir(tmp_path) == []
 
 
@@ -264,7 +266,7 @@ def test_a_database_of_the_other_kind_is_refused(tmp_path: Path):
     with pytest.raises(
         ConfigurationError, match="another program; name another file for the cache"
     ):
-        cache_store.connect(tmp_path / "a.db", 1.0)
+        database.connect(tmp_path / "a.db", cache_store.FORMAT, 1.0)
 
 
 @pytest.mark.parametrize("table", ["root", "file_missing"])
@@ -287,12 +289,12 @@ def test_a_network_file_system_is_refused(
 ):
     path = tmp_path / "a.db"
     assert database.network_file_system(tmp_path) is None
-    cache_store.connect(path, 1.0).close()  # the control
+    database.connect(path, cache_store.FORMAT, 1.0).close()  # the control
     monkeypatch.setattr(database, "file_system_type", lambda folder: kind)
     for use in (
-        lambda: cache_store.connect(path, 1.0),
+        lambda: database.connect(path, cache_store.FORMAT, 1.0),
         lambda: database.snapshot(path, cache_store.FORMAT),
-        lambda: cache_store.connect(tmp_path / "new.db", 1.0),
+        lambda: database.connect(tmp_path / "new.db", cache_store.FORMAT, 1.0),
     ):
         with pytest.raises(ConfigurationError, match=r"network file system \(\w.*a disk of this"):
             use()

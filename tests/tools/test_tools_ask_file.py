@@ -81,12 +81,14 @@ def test_a_link_a_flood_and_a_folder_that_cannot_be_written_are_refused(tmp_path
     with pytest.raises(ToolError, match="cannot be written"):
         asyncio.run(FileAsker(tmp_path / "file").ask("?"))
 
-    async def answered(content: bytes | None) -> str:
+    async def answered(content: bytes | str | None) -> str:
         asking = asyncio.ensure_future(FileAsker(tmp_path, look_every_s=0.01).ask("?"))
         found = await questions(tmp_path, 1)
         answer = found[0].with_name(found[0].name.replace("question", "answer"))
         if content is None:
             answer.symlink_to("/etc/hostname")
+        elif isinstance(content, str):
+            answer.mkdir()
         else:
             (tmp_path / "draft").write_bytes(content)
             os.rename(tmp_path / "draft", answer)
@@ -94,6 +96,8 @@ def test_a_link_a_flood_and_a_folder_that_cannot_be_written_are_refused(tmp_path
 
     with pytest.raises(ToolError, match="cannot be read"):
         asyncio.run(answered(None))
-    with pytest.raises(ToolError, match="longer than"):
+    with pytest.raises(ToolError, match="it is not a regular file"):
+        asyncio.run(answered("a folder"))
+    with pytest.raises(ToolError, match="at most 1,000,000 are read"):
         asyncio.run(answered(b"x" * 1_000_001))
     assert asyncio.run(answered(b"\xff no")) == "� no"

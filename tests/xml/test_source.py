@@ -144,7 +144,7 @@ def test_a_hundred_megabytes_are_refused(tmp_path):
     path = tmp_path / "big.xml"
     with path.open("wb") as stream:
         stream.truncate(100_000_000)
-    with pytest.raises(TemplateError, match="100,000,000 bytes"):
+    with pytest.raises(TemplateError, match="more than"):
         read_file(path)
 
 

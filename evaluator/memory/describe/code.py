@@ -88,8 +88,7 @@ def _cut(text: str, longest: int) -> str:
 
 _KEYWORDS = """
     if for while switch catch return else function do new await yield case typeof sizeof delete
-    throw using lock
-    defined elif foreach synchronized super this assert
+    throw using lock defined elif foreach synchronized super this assert
 """
 _NOT_NAMES = frozenset(_KEYWORDS.split())
 

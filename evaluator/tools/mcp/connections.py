@@ -185,8 +185,7 @@ class McpConnections:
                 why = current.why
             raise ToolError(
                 f"MCP server {server.name!r} is given up: started {starts} times, it answered no "
-                "call; "
-                f"the last time: {why}",
+                f"call; the last time: {why}",
                 retryable=False,
             )
         connections[server] = connection = Connection(server, self._environ, cwd=self._cwd)
