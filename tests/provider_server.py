@@ -85,7 +85,8 @@ class ProviderServer(ThreadingHTTPServer):
     `fate` says what becomes of a request, by its custom_id and body: succeeded, errored (the request
     is invalid), failed (the server had an error), expired, missing, double, foreign. `invalid` makes
     OpenAI's validation fail with that code. A cancelled batch has answered `share` of its requests.
-    `answer` makes the text of an answer from the last prompt.
+    `answer` makes the text of an answer from the last prompt. A batch is shown without the fields
+    `unreturned`, as some servers do.
     """
 
     daemon_threads = True
@@ -103,6 +104,7 @@ class ProviderServer(ThreadingHTTPServer):
         self.invalid: str | None = None
         self.empty_ids = False
         self.is_azure = False
+        self.unreturned: tuple[str, ...] = ()
         self.faults: list[Fault] = []
         self.ledger: defaultdict[str, list[float]] = defaultdict(list)
         self.interactive: list[float] = []
@@ -524,7 +526,8 @@ class _Request(BaseHTTPRequestHandler):
             "gemini": self._show_gemini,
             "mistral": self._show_mistral,
         }
-        return shows[job.format](job)
+        shown = shows[job.format](job)
+        return {name: shown[name] for name in shown if name not in self.server.unreturned}
 
     def _show_mistral(self, job: Job) -> dict[str, Any]:
         status = _MISTRAL[job.status]

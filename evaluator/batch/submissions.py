@@ -266,10 +266,11 @@ class Submissions:
         """
         api = self._api(submission)
         known = {each.batch for each in self.log.submissions.values()}
+        uploads = () if submission.upload is None else (submission.upload,)
         is_absent = True
         async for batch in api.listed():
-            if batch.tag is not None:
-                if batch.tag == submission.tag:
+            if batch.tag is not None or batch.upload is not None:
+                if batch.tag == submission.tag or batch.upload in uploads:
                     return batch
             elif batch.id not in known and batch.requests in (None, len(submission.calls)):
                 if not batch.is_over:

@@ -150,11 +150,12 @@ class GeminiBatches:
         if status == "FAILED" and not file and not _count(stats.get("successfulRequestCount")):
             reason = mapping_of(data.get("error")).get("message")
             problem = self._api.shown(reason or "no reason given")
+        tag = about.get("displayName")
         return ProviderBatch(
             text_of(data, "name"),
             status,
             is_over=status in _OVER,
-            tag=str(about.get("displayName", "")),
+            tag=tag if isinstance(tag, str) and tag else None,
             created=created,
             expires=None if created is None else created + _EXPIRES_S,
             requests=_count(total),

@@ -162,7 +162,8 @@ class OpenAIBatches:
             text_of(data, "id"),
             status,
             is_over=status in _OVER,
-            tag=str(mapping_of(data.get("metadata")).get("evaluator", "")),
+            tag=_tag_of(data),
+            upload=_text_or_none(data.get("input_file_id")),
             created=moment_of(data.get("created_at")),
             expires=moment_of(data.get("expires_at")),
             requests=total if isinstance(total, int) else None,
@@ -176,6 +177,15 @@ class OpenAIBatches:
 _MISTRAL_OVER = ("SUCCESS", "FAILED", "TIMEOUT_EXCEEDED", "CANCELLED")
 _MISTRAL_HOURS = 24
 _MISTRAL_PREFIX = "mistral/"
+
+
+def _tag_of(data: Mapping[str, Any]) -> str | None:
+    """The tag of a batch; None where the server does not return what a batch was created with."""
+    return _text_or_none(mapping_of(data.get("metadata")).get("evaluator"))
+
+
+def _text_or_none(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
 
 
 class MistralBatches(OpenAIBatches):
@@ -240,11 +250,13 @@ class MistralBatches(OpenAIBatches):
             problem = self._api.shown("; ".join(reasons) or "no reason given")
         created = moment_of(data.get("created_at"))
         total = data.get("total_requests")
+        inputs = data.get("input_files")
         return ProviderBatch(
             text_of(data, "id"),
             status,
             is_over=status in _MISTRAL_OVER,
-            tag=str(mapping_of(data.get("metadata")).get("evaluator", "")),
+            tag=_tag_of(data),
+            upload=_text_or_none(inputs[0]) if isinstance(inputs, list) and inputs else None,
             created=created,
             expires=None if created is None else created + _MISTRAL_HOURS * 3600,
             requests=total if isinstance(total, int) else None,

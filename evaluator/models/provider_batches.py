@@ -20,15 +20,17 @@ class ProviderBatch:
     """A batch at the provider, as it was seen last.
 
     `status` is the provider's word. `is_over`: nothing of it runs any more. `tag` is what it was
-    created with, None where the API has no tags. `created` and `expires` are Unix times. `problem`:
-    why it was rejected as a whole, before anything was billed; `is_refused_now`: only because too
-    much is enqueued. `files` have its results.
+    created with, and `upload` the file of its requests, each None where the answer does not tell.
+    `created` and `expires` are Unix times. `problem`: why it was rejected as a whole, before
+    anything was billed; `is_refused_now`: only because too much is enqueued. `files` have its
+    results.
     """
 
     id: str
     status: str
     is_over: bool
     tag: str | None = None
+    upload: str | None = None
     created: float | None = None
     expires: float | None = None
     requests: int | None = None

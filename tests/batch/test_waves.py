@@ -363,6 +363,26 @@ def test_requests_that_the_provider_has_deleted_since_are_sent_again(
     assert all(file["purpose"] == "batch_output" for file in server.files.values())
 
 
+@pytest.mark.parametrize(
+    ("format", "unreturned"),
+    [
+        ("openai", ("metadata",)),
+        ("openai", ("metadata", "input_file_id")),
+        ("mistral", ("metadata",)),
+        ("mistral", ("metadata", "input_files")),
+    ],
+)
+def test_a_server_that_does_not_return_the_tag_is_not_paid_twice(
+    server: ProviderServer, tmp_path: Path, format: str, unreturned: tuple[str, ...]
+) -> None:
+    server.unreturned = unreturned
+    server.faults = [Fault("create", "after")]
+    result = Batch(tmp_path / "b", server, format).run()
+    assert result.is_complete and server.twice == [] and len(server.ledger) == 4
+    assert server.operations.count("create") == 1
+    assert cost(result) == pytest.approx(server.billed, rel=1e-9)
+
+
 def test_a_creation_that_fails_for_now_is_told(server: ProviderServer, tmp_path: Path) -> None:
     lines: list[str] = []
 
