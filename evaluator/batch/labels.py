@@ -226,7 +226,7 @@ def append_labels(folder: Path, labels: Sequence[Label], scrub: Scrub | None = N
                     raise BatchDamaged(f"{path}: was replaced just now; label the sample again")
                 end = _remove_incomplete_line(path, descriptor)
                 try:
-                    _write(descriptor, lines)
+                    disk.write_all(descriptor, lines)
                     disk.fsync(descriptor)
                 except OSError:
                     disk.ftruncate(descriptor, end)
@@ -277,12 +277,6 @@ def _line(label: Label, scrub: Scrub | None) -> bytes:
     if scrub is not None and scrub.suspects(text):
         text = _compact(cast("dict[str, Any]", scrub.redact_value(data)))
     return seal_line(text)
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    written = 0
-    while written < len(data):
-        written += disk.write(descriptor, data[written:])
 
 
 def _remove_incomplete_line(path: Path, descriptor: int) -> int:

@@ -51,7 +51,7 @@ class SealedLog:
             )
         line = seal_line(json.dumps({**chained, "signature": mark}))
         try:
-            disk.write(self._descriptor, line)
+            disk.write_all(self._descriptor, line)
             disk.fsync(self._descriptor)
         except OSError as error:
             raise RecordError(f"{self.path}: cannot be written: {error.strerror}") from error
