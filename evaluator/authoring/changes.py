@@ -169,6 +169,9 @@ def _extract(revision: str, prefix: str, folder: Path) -> None:
     for entry in listed.decode("utf-8", "surrogateescape").split("\0"):
         described, _, name = entry.partition("\t")
         mode, _, rest = described.partition(" ")
+        # Git stores such a path, although it would not check it out.
+        if name.startswith("/") or ".." in name.split("/"):
+            raise UsageError(f"{revision}: its file {visible(name)!r} is outside of the repository")
         # Links and submodules are left out.
         if mode.startswith("100") and name.endswith(_SUFFIXES):
             blobs.append((rest.rpartition(" ")[2], name))
@@ -180,6 +183,8 @@ def _extract(revision: str, prefix: str, folder: Path) -> None:
     position = 0
     for _, name in blobs:
         end = data.index(b"\n", position)
+        if data[position:end].endswith(b" missing"):
+            raise UsageError(f"{revision}: the repository lacks {visible(name)!r}; fetch it first")
         size = int(data[position:end].rpartition(b" ")[2])
         target = folder / name
         disk.make_folders(target.parent)
