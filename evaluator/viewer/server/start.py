@@ -165,7 +165,7 @@ def _cost_of_week(
         if task.header is None or not _is_after(task.header.created, since):
             continue
         count += 1
-        cost = mapping(run["usage"]).get("cost_usd", 0.0)
+        cost = mapping(run["usage"]).get("cost_usd")
         if isinstance(cost, (int, float)):
             known += cost
         else:
@@ -180,7 +180,11 @@ def _spendings_of(folder: Path) -> list[Mapping[str, Any]]:
 
 
 def _cost_of(spendings: list[Mapping[str, Any]]) -> float | None:
-    """What all groups cost with their judges; None if that is not known of all results."""
+    """What all groups cost with their judges; None if that is not known of all results, or no
+    session has written the numbers yet.
+    """
+    if not spendings:
+        return None
     total = 0.0
     for spending in spendings:
         for name in ("cost_usd", "scoring_cost_usd"):
