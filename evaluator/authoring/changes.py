@@ -23,7 +23,7 @@ from typing import Any
 from evaluator import disk
 from evaluator.authoring.portraits import Portrait, Prompts, portrait
 from evaluator.errors import EvaluatorError, UsageError
-from evaluator.errors.messages import visible
+from evaluator.errors.messages import amount, visible
 from evaluator.files.locations import shipped
 from evaluator.handler.profiles import Profiles, load_profiles
 from evaluator.lazy_dataclass import frozen
@@ -381,7 +381,7 @@ def fence_of(text: str) -> str:
 
 
 def _count(changes: list[TemplateChange]) -> str:
-    return f"{len(changes)} template{'' if len(changes) == 1 else 's'} changed"
+    return f"{amount(len(changes), 'template')} changed"
 
 
 def _code(text: str) -> str:
