@@ -41,6 +41,7 @@ __all__ = [
     "unlink",
     "utime",
     "write",
+    "write_all",
 ]
 
 open = os.open
@@ -72,6 +73,16 @@ def copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None
 
     with builtins.open(source, "rb") as original, create(target) as written:
         shutil.copyfileobj(original, written)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Writes all of `data`: a write takes only a part of it where the disk is nearly full.
+
+    Raises: OSError; a part may be written then.
+    """
+    written = write(descriptor, data)
+    while written < len(data):
+        written += write(descriptor, data[written:])
 
 
 def fdopen(descriptor: int, mode: str = "wb") -> BinaryIO:

@@ -12,7 +12,7 @@ from evaluator.jobs.entries import EntryStatus as EntryStatus
 from evaluator.jobs.entries import EntryType as EntryType
 from evaluator.jobs.entries import QueueEntry as QueueEntry
 from evaluator.jobs.entries import StrategyAttempt as StrategyAttempt
-from evaluator.jobs.importing import Imported as Imported
+from evaluator.jobs.queue_files import Imported as Imported
 from evaluator.jobs.queue_store import StoredEntry as StoredEntry
 from evaluator.jobs.queue_store import StuckEntry as StuckEntry
 from evaluator.jobs.queue_view import BoardColumn as BoardColumn

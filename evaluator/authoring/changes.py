@@ -23,7 +23,7 @@ from typing import Any
 from evaluator import disk
 from evaluator.authoring.portraits import Portrait, Prompts, portrait
 from evaluator.errors import EvaluatorError, UsageError
-from evaluator.errors.messages import visible
+from evaluator.errors.messages import amount, visible
 from evaluator.files.locations import shipped
 from evaluator.handler.profiles import Profiles, load_profiles
 from evaluator.lazy_dataclass import frozen
@@ -169,6 +169,9 @@ def _extract(revision: str, prefix: str, folder: Path) -> None:
     for entry in listed.decode("utf-8", "surrogateescape").split("\0"):
         described, _, name = entry.partition("\t")
         mode, _, rest = described.partition(" ")
+        # Git stores such a path, although it would not check it out.
+        if name.startswith("/") or ".." in name.split("/"):
+            raise UsageError(f"{revision}: its file {visible(name)!r} is outside of the repository")
         # Links and submodules are left out.
         if mode.startswith("100") and name.endswith(_SUFFIXES):
             blobs.append((rest.rpartition(" ")[2], name))
@@ -180,6 +183,8 @@ def _extract(revision: str, prefix: str, folder: Path) -> None:
     position = 0
     for _, name in blobs:
         end = data.index(b"\n", position)
+        if data[position:end].endswith(b" missing"):
+            raise UsageError(f"{revision}: the repository lacks {visible(name)!r}; fetch it first")
         size = int(data[position:end].rpartition(b" ")[2])
         target = folder / name
         disk.make_folders(target.parent)
@@ -348,14 +353,15 @@ def as_markdown(changes: list[TemplateChange]) -> str:
     """The changes for a review."""
     lines: list[str] = ["## Templates", ""]
     for change in changes:
-        lines += [f"### {_code(change.name)}: {change.kind}", ""]
+        lines += [f"### {code_cell(change.name)}: {change.kind}", ""]
         rows = [(fact.what, fact.before, fact.after) for fact in change.facts]
         rows += [("reaches now", "", line) for line in change.gained]
         rows += [("reaches no longer", line, "") for line in change.lost]
         if rows:
             lines += ["| what | before | after |", "|---|---|---|"]
             lines += [
-                f"| {what} | {_code(before)} | {_code(after)} |" for what, before, after in rows
+                f"| {what} | {code_cell(before)} | {code_cell(after)} |"
+                for what, before, after in rows
             ]
             lines.append("")
         for title, diff in (change.prompts or {}).items():
@@ -372,22 +378,22 @@ def diff_block(text: str) -> list[str]:
 
 def fence_of(text: str) -> str:
     """The marks around a block of code that nothing in `text` can end."""
-    return "`" * max(3, longest_run(text) + 1)
+    return "`" * max(3, _longest_run(text) + 1)
 
 
 def _count(changes: list[TemplateChange]) -> str:
-    return f"{len(changes)} template{'' if len(changes) == 1 else 's'} changed"
+    return f"{amount(len(changes), 'template')} changed"
 
 
-def _code(text: str) -> str:
+def code_cell(text: str) -> str:
     """Text in a cell of a table, which nothing in it can end."""
-    plain = " ".join(text.split()).replace("|", "\\|")
+    plain = visible(" ".join(text.split())).replace("|", "\\|")
     if not plain:
         return ""
-    ticks = "`" * (longest_run(plain) + 1)
+    ticks = "`" * (_longest_run(plain) + 1)
     return f"{ticks} {plain} {ticks}" if "`" in plain else f"`{plain}`"
 
 
-def longest_run(text: str) -> int:
+def _longest_run(text: str) -> int:
     """The most backquotes in a row."""
     return max(map(len, re.findall("`+", text)), default=0)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import quote
 
-from evaluator.authoring.changes import fence_of, longest_run
+from evaluator.authoring.changes import code_cell, fence_of
 from evaluator.authoring.portraits import Portrait
 from evaluator.errors.messages import visible
 from evaluator.library import TemplateLibrary
@@ -82,14 +82,19 @@ def markdown_page(
 ) -> str:
     lines = [f"# {_plain(one.name)}", "", _plain(one.description), ""]
     lines += ["| | |", "|---|---|"]
-    lines += [f"| {what} | {_cell(value)} |" for what, value in _facts(one)]
+    lines += [f"| {what} | {code_cell(value)} |" for what, value in _facts(one)]
     lines.append("")
     if one.inputs:
-        lines += ["## Inputs", "", *(f"- {_cell(each)}" for each in one.inputs), ""]
+        lines += ["## Inputs", "", *(f"- {code_cell(each)}" for each in one.inputs), ""]
     lines += ["## Calls and price", "", f"{one.bound.of_model_calls()}; {one.price}.", ""]
     lines += _fenced(one.bound.explanation)
     if one.reaches:
-        lines += ["## What a run may reach", "", *(f"- {_cell(each)}" for each in one.reaches), ""]
+        lines += [
+            "## What a run may reach",
+            "",
+            *(f"- {code_cell(each)}" for each in one.reaches),
+            "",
+        ]
     if edges:
         lines += ["## Graph", ""]
         lines += [f"- {_link(a, pages, '.md')} calls {_link(b, pages, '.md')}" for a, b in edges]
@@ -127,13 +132,6 @@ def _fenced(text: str) -> list[str]:
 def _plain(text: str) -> str:
     """Text outside of code, in which nothing is markup."""
     return re.sub(r"([\\`*_{}\[\]<>#|!&~])", r"\\\1", visible(" ".join(text.split())))
-
-
-def _cell(text: str) -> str:
-    shown = visible(" ".join(text.split())).replace("|", "\\|")
-    longest = longest_run(shown)
-    ticks = "`" * (longest + 1)
-    return f"{ticks} {shown} {ticks}" if longest else f"`{shown}`"
 
 
 def _link(name: str, pages: Mapping[str, str], ending: str) -> str:

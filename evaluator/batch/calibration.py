@@ -26,7 +26,7 @@ from statistics import median
 from typing import Any, cast
 
 from evaluator.batch.fields import reader_of
-from evaluator.batch.labels import CurrentLabels, Label, LabelVerdict, majority, shown_digest
+from evaluator.batch.labels import CurrentLabels, Label, majority, put_label, shown_digest
 from evaluator.batch.records import SampleResult, Score
 from evaluator.batch.statistics import (
     Estimate,
@@ -60,9 +60,6 @@ class Grouping:
 
     cluster: str | None = None
     group_by: str | None = None
-
-
-NO_GROUPING = Grouping()
 
 
 class JudgedResults:
@@ -130,14 +127,8 @@ class JudgedResults:
     def add_label(self, label: Label) -> None:
         """Adds a label of a result that was shown just now."""
         place = self.places.get(label.key)
-        if place is None:
-            return
-        labels = self.labels.setdefault(place, {})
-        labels.pop(label.labeller, None)
-        if label.verdict is not LabelVerdict.REMOVED:
-            labels[label.labeller] = label
-        if not labels:
-            del self.labels[place]
+        if place is not None:
+            put_label(self.labels, place, label)
 
     def share(self, places: Sequence[int] | None = None) -> CorrectedShare:
         """The corrected share of passed results, of all or of those in `places`."""
@@ -288,7 +279,7 @@ def judge_cells(
     results: Iterable[SampleResult],
     labels: CurrentLabels,
     scorers: Mapping[str, str],
-    grouping: Grouping = NO_GROUPING,
+    grouping: Grouping,
 ) -> dict[Cell, dict[str, JudgedResults]]:
     """The results of each template and variant by scorer, in one pass.
 
@@ -358,12 +349,8 @@ def _preference(score: Score) -> int | None:
 
 def _judge_of(score: Score) -> str:
     """The model that judged; of several of them the first."""
-    models = score.metadata.get("models")
-    if models:
-        first = next(iter(cast("Mapping[str, str]", models).values()), "")
-    else:
-        first = ""
-    return str(score.metadata.get("model") or first)
+    models = cast("Mapping[str, str]", score.metadata.get("models") or {})
+    return str(score.metadata.get("model") or next(iter(models.values()), ""))
 
 
 def _reader(field: str | None, what: str) -> Callable[[SampleResult], Any]:

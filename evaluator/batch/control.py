@@ -175,7 +175,8 @@ class ControlLog:
         try:
             descriptor = self._open()
             try:
-                # Without the lock, which a stopped commander might hold: one line is one write.
+                # Without the lock, which a stopped commander might hold: a line is one write,
+                # unless the disk is nearly full.
                 self._write(descriptor, entry)
                 disk.fsync(descriptor)
             finally:
@@ -199,7 +200,7 @@ class ControlLog:
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
             # A commander was killed while it wrote; its line is not a command.
             line = b"\n" + line
-        disk.write(descriptor, line)
+        disk.write_all(descriptor, line)
 
     def _signed_part(self, entry: Mapping[str, Any]) -> bytes:
         content = {name: value for name, value in entry.items() if name not in _NOT_SIGNED}

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 from evaluator.batch.statistics import Dropped, StoppingRule
 from evaluator.batch.statistics.sequential import ALPHA, MOST_LOOKS, POWER
 from evaluator.errors import RecordError, UsageError
+from evaluator.errors.messages import amount
 from evaluator.fields import (
     Before,
     Checked,
@@ -170,10 +171,7 @@ class Deciding(Checked, error=UsageError):
     @property
     def folders(self) -> tuple[str, ...]:
         """The earlier batches that are read."""
-        if self.number is not None:
-            baseline = None
-        else:
-            baseline = self.baseline
+        baseline = self.baseline if self.number is None else None
         return tuple(folder for folder in (baseline, self.like) if folder is not None)
 
     @property
@@ -211,25 +209,16 @@ class Design(JsonForm, error=RecordError):
 
     @property
     def rule(self) -> StoppingRule:
-        if self.method == "anytime":
-            method = "anytime"
-        else:
-            method = "group"
+        method = "anytime" if self.method == "anytime" else "group"
         return StoppingRule(method, self.looks, self.alpha, self.power, self.drift)
 
     def lines(self) -> Iterator[str]:
         """The design for a person."""
-        if self.looks == 1:
-            looks = ""
-        else:
-            looks = f", with {self.looks} looks"
-        size = f"at most {self.rows:,} rows, {_times(self.epochs, 'epoch')} each{looks}"
+        looks = "" if self.looks == 1 else f", with {self.looks} looks"
+        size = f"at most {self.rows:,} rows, {amount(self.epochs, 'epoch')} each{looks}"
         if self.detect is None:
             pairs = self.variants * (self.variants - 1) // 2
-            if self.measure is None:
-                by = ""
-            else:
-                by = f" by the mean of {self.measure}"
+            by = "" if self.measure is None else f" by the mean of {self.measure}"
             yield (
                 f"race of {self.variants} variants{by}: {size}; a variant is dropped when it is "
                 f"worse than the best one, with an error of {self.alpha:.0%} for all {pairs} pairs"
@@ -382,10 +371,7 @@ class Decision(JsonForm, error=RecordError):
         for number in range(len(self.looks) + 1, design.looks + 1):
             rows = -(-number * design.rows // design.looks)
             look = {"number": number, "rows": rows, "efficacy": None, "futility": None}
-            if design.rows:
-                time = rows / design.rows
-            else:
-                time = 0.0
+            time = rows / design.rows if design.rows else 0.0
             if design.method != "race" and time > max(times, default=0.0):
                 times.append(time)
                 look |= asdict(design.rule.boundaries(times)[-1])
@@ -431,7 +417,3 @@ def shown_difference(value: float, measure: str | None, form: str = "+.1f") -> s
     if measure is None:
         return f"{100 * value:{form}} points"
     return f"{value:{form.replace('.1f', '.3g')}}"
-
-
-def _times(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

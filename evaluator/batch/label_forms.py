@@ -27,6 +27,7 @@ from evaluator.batch.labels import Label, LabelVerdict
 from evaluator.batch.records import SampleResult
 from evaluator.errors import UsageError
 from evaluator.errors.messages import json_problem
+from evaluator.fields.records import items_of, mapping_of
 from evaluator.files.open_below import open_regular, read_regular
 from evaluator.lazy_dataclass import frozen
 
@@ -212,12 +213,12 @@ def read_json(path: Path) -> Iterator[LabelRow]:
     """
     data = _json_in(path)
     if isinstance(data, Mapping) and "samples" in data:
-        log = _mapping(data)
+        log = mapping_of(data)
         names = _names_of_log(log)
-        for number, sample in enumerate(_items(log["samples"]), 1):
-            yield from _edits_of_sample(f"{path}, sample {number}", _mapping(sample), names)
+        for number, sample in enumerate(items_of(log["samples"]), 1):
+            yield from _edits_of_sample(f"{path}, sample {number}", mapping_of(sample), names)
         return
-    for number, task in enumerate([data] if isinstance(data, Mapping) else _items(data), 1):
+    for number, task in enumerate([data] if isinstance(data, Mapping) else items_of(data), 1):
         yield from _labels_of_task(f"{path}, task {number}", task)
 
 
@@ -239,30 +240,30 @@ def _json_in(path: Path) -> Any:
 
 def _labels_of_task(where: str, task: Any) -> Iterator[LabelRow]:
     """Each annotation of a task of Label Studio."""
-    fields = _mapping(task)
+    fields = mapping_of(task)
     data = {
         name: as_text(value)
-        for name, value in _mapping(fields.get("data")).items()
+        for name, value in mapping_of(fields.get("data")).items()
         if name in (*RESULT, *OTHER, "scorer")
     }
     annotations: Any = fields.get("annotations")
     if not isinstance(annotations, list):
         raise UsageError(f"{where}: has no annotations; export it from Label Studio as JSON")
     for number, each in enumerate(cast("list[Any]", annotations), 1):
-        annotation = _mapping(each)
+        annotation = mapping_of(each)
         if annotation.get("was_cancelled"):
             continue
         values = dict(data)
         by = annotation.get("completed_by")
         if isinstance(by, Mapping):
-            by = _mapping(by).get("email") or _mapping(by).get("id")
+            by = mapping_of(by).get("email") or mapping_of(by).get("id")
         if by is not None:
             values["labeller"] = str(by)
         values["at"] = str(annotation.get("created_at") or "")
         values["seconds"] = str(annotation.get("lead_time") or 0)
         results: Any = annotation.get("result")
         for result in cast("list[Any]", results) if isinstance(results, list) else ():
-            value = _mapping(_mapping(result).get("value"))
+            value = mapping_of(mapping_of(result).get("value"))
             choices: Any = value.get("choices")
             texts: Any = value.get("text")
             if isinstance(choices, list) and choices:
@@ -343,8 +344,8 @@ def read_log(path: Path) -> Iterator[LabelRow]:
 
 def _names_of_log(log: Mapping[str, Any]) -> dict[str, str]:
     """The template and the variant of a log that we wrote."""
-    spec = _mapping(log.get("eval"))
-    metadata = _mapping(spec.get("metadata"))
+    spec = mapping_of(log.get("eval"))
+    metadata = mapping_of(spec.get("metadata"))
     if "variant" not in metadata:
         return {}
     return {"template": str(spec.get("task")), "variant": str(metadata["variant"])}
@@ -355,22 +356,22 @@ def _member(archive: ZipFile, name: str) -> Mapping[str, Any]:
         data = member.read(_MAX_SAMPLE_BYTES + 1)
     if len(data) > _MAX_SAMPLE_BYTES:
         raise ValueError(f"{name} is too large")
-    return _mapping(json.loads(data))
+    return mapping_of(json.loads(data))
 
 
 def _edits_of_sample(
     where: str, sample: Mapping[str, Any], names: Mapping[str, str]
 ) -> Iterator[LabelRow]:
-    own = _mapping(_mapping(sample.get("metadata")).get("evaluator"))
+    own = mapping_of(mapping_of(sample.get("metadata")).get("evaluator"))
     result = {
         **names,
         "sample_id": str(own.get("sample_id", sample.get("id"))),
         "epoch": str(sample.get("epoch", "")),
     }
-    for scorer, score in _mapping(sample.get("scores")).items():
-        edits = _items(_mapping(score).get("history"))
-        for number, edit in enumerate(map(_mapping, edits), 1):
-            provenance = _mapping(edit.get("provenance"))
+    for scorer, score in mapping_of(sample.get("scores")).items():
+        edits = items_of(mapping_of(score).get("history"))
+        for number, edit in enumerate(map(mapping_of, edits), 1):
+            provenance = mapping_of(edit.get("provenance"))
             value = edit.get("value")
             # The first entry is the score before any edit.
             if provenance and value != "UNCHANGED":
@@ -382,7 +383,7 @@ def _edits_of_sample(
 
 
 def _label_values(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    ours = _mapping(provenance.get("metadata"))
+    ours = mapping_of(provenance.get("metadata"))
     found = {
         name: ours[name]
         for name in ("verdict", "value", "grade", "seconds", "shown", *OTHER)
@@ -430,15 +431,3 @@ def _edit(label: Label) -> dict[str, Any]:
             "metadata": {name: text for name, text in own.items() if text not in (None, "")},
         },
     }
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    if isinstance(value, Mapping):
-        return cast("Mapping[str, Any]", value)
-    return {}
-
-
-def _items(value: Any) -> list[Any]:
-    if isinstance(value, list):
-        return cast("list[Any]", value)
-    return []

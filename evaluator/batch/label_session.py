@@ -143,10 +143,14 @@ class LabelQueue:
         """The key of the next result; None where the wanted precision is reached, or nothing is
         left. `skipped` results are not shown.
         """
-        sees_others = self._overlap() < OVERLAP
+        labelled = [labels for judged in self._cells.values() for labels in judged.labels.values()]
+        overlap = sum(self._labeller in labels and len(labels) > 1 for labels in labelled)
+        sees_others = overlap < OVERLAP
         found: list[tuple[_Stratum, int]] = []
         for cell, strata in self._strata.items():
-            if self._is_precise(cell, sees_others=sees_others):
+            own = self._cells[cell].labels.values()
+            has_others = sees_others and any(self._labeller not in labels for labels in own)
+            if not has_others and self._progress_of(cell).needed == 0:
                 continue
             for stratum in strata:
                 place = stratum.next(self._labeller, sees_others=sees_others, skipped=skipped)
@@ -157,7 +161,8 @@ class LabelQueue:
         scarce = [each for each in found if each[0].decided < _LEAST_OF_VERDICT]
         choices = scarce or found
         weights = [math.sqrt(len(stratum.places)) for stratum, _ in choices]
-        draw = Random(f"{self._labeller}\0{self._label_count()}\0{len(skipped)}")
+        count = sum(map(len, labelled))
+        draw = Random(f"{self._labeller}\0{count}\0{len(skipped)}")
         stratum, place = draw.choices(choices, weights=weights)[0]
         return stratum.judged.keys[place]
 
@@ -171,37 +176,19 @@ class LabelQueue:
         for cell in self._cells:
             yield self._progress_of(cell)
 
-    def _is_precise(self, cell: Cell, *, sees_others: bool) -> bool:
-        labels = self._cells[cell].labels.values()
-        has_others = sees_others and any(self._labeller not in found for found in labels)
-        return not has_others and self._progress_of(cell).needed == 0
-
     def _progress_of(self, cell: Cell) -> LabelProgress:
-        share = self._cells[cell].share()
-        estimate = share.corrected
-        if estimate.low is None or estimate.high is None:
-            return LabelProgress(cell, share.labels, share.of, reach=None, needed=None, best=None)
-        reach = 50 * (estimate.high - estimate.low)
-        best = _reach_of(share.judge)
         judged = self._cells[cell]
-        cautious = cautious_reach(judged.partly_labelled(range(len(judged))), estimate) or 0.0
+        share = judged.share()
+        reach = reach_of(share.corrected)
+        if reach is None:
+            return LabelProgress(cell, share.labels, share.of, reach=None, needed=None, best=None)
+        best = reach_of(share.judge) or 0.0
+        labelled = judged.partly_labelled(range(len(judged)))
+        cautious = cautious_reach(labelled, share.corrected) or 0.0
         needed = _needed(
             share.labels, share.of, reach=100 * cautious, best=best, precision=self._precision
         )
         return LabelProgress(cell, share.labels, share.of, reach=reach, needed=needed, best=best)
-
-    def _overlap(self) -> int:
-        """The number of results that this labeller and another one have labelled."""
-        return sum(
-            self._labeller in labels and len(labels) > 1
-            for judged in self._cells.values()
-            for labels in judged.labels.values()
-        )
-
-    def _label_count(self) -> int:
-        return sum(
-            len(labels) for judged in self._cells.values() for labels in judged.labels.values()
-        )
 
 
 def _needed(labels: int, of: int, *, reach: float, best: float, precision: float) -> int | None:
@@ -219,9 +206,10 @@ def _needed(labels: int, of: int, *, reach: float, best: float, precision: float
     return max(1, min(of, total) - labels)
 
 
-def _reach_of(estimate: Estimate) -> float:
+def reach_of(estimate: Estimate) -> float | None:
+    """Half the width of an interval, in points; None without one."""
     if estimate.low is None or estimate.high is None:
-        return 0.0
+        return None
     return 50 * (estimate.high - estimate.low)
 
 
@@ -311,7 +299,7 @@ class AnswerSubject:
         scorer: str,
         labeller: str,
         labels: CurrentLabels,
-        precision: float = DEFAULT_PRECISION,
+        precision: float,
     ) -> None:
         judged: dict[tuple[str, str], JudgedResults] = {
             cell: found[scorer]
@@ -369,33 +357,25 @@ class LabelSession:
         *,
         labels: Sequence[Label],
         subject: Subject,
-        find: Find | None = None,
+        find: Find | None,
     ) -> None:
         """`find` None: the results are those of now."""
+        self.subject = subject
+        self.given: dict[str, Label] = {}
+        """The labels of this labeller that count, by the id of the question, the latest last."""
         self._batch = batch
         self._labeller = labeller
-        self._subject = subject
         # After the subject read the results: a batch that is running adds results.
         self._find = find or _finder(batch)
         self._skipped: list[str] = []
         self._read = len(labels)
-        self._given: dict[str, Label] = {}
         for label in labels:
             self._note(label)
-
-    @property
-    def given(self) -> dict[str, Label]:
-        """The labels of this labeller that count, by the id of the question, the latest last."""
-        return dict(self._given)
-
-    @property
-    def subject(self) -> Subject:
-        return self._subject
 
     def next(self) -> Question | None:
         """The next question; None where nothing is left, or the wanted width is reached."""
         self._refresh()
-        found = self._subject.next(self._skipped)
+        found = self.subject.next(self._skipped)
         if found is None:
             return None
         return self.question(found)
@@ -411,7 +391,7 @@ class LabelSession:
         """Stores an answer. Raises: ValueError, for a word that does not answer; UsageError, as
         `Label`; RecordError, if it cannot be written.
         """
-        self._write(question, self._subject.answer(question, word), note=note, seconds=seconds)
+        self._write(question, self.subject.answer(question, word), note=note, seconds=seconds)
 
     def skip(self, question: Question) -> None:
         """Leaves a question out in this session."""
@@ -422,7 +402,7 @@ class LabelSession:
         None without one.
         """
         self._refresh()
-        for id in reversed(self._given):
+        for id in reversed(self.given):
             question = self._asked(id)
             if question is not None:
                 self._write(question, Answer(LabelVerdict.REMOVED))
@@ -437,7 +417,7 @@ class LabelSession:
             key,
             question.identity,
             question.shown,
-            scorer=self._subject.scorer,
+            scorer=self.subject.scorer,
             labeller=self._labeller,
             verdict=answer.verdict,
             value=answer.value,
@@ -455,27 +435,27 @@ class LabelSession:
         labels = read_labels(self._batch.folder)
         for label in labels[self._read :]:
             self._note(label)
-            if label.scorer == self._subject.scorer:
+            if label.scorer == self.subject.scorer:
                 question = self._asked(_id_of(label))
                 is_current = question is not None and label.shown == question.shown
                 if is_current or label.verdict is LabelVerdict.REMOVED:
-                    self._subject.add(label)
+                    self.subject.add(label)
         self._read = len(labels)
 
     def _note(self, label: Label) -> None:
-        if label.labeller != self._labeller or label.scorer != self._subject.scorer:
+        if label.labeller != self._labeller or label.scorer != self.subject.scorer:
             return
         id = _id_of(label)
-        self._given.pop(id, None)
+        self.given.pop(id, None)
         if label.verdict is not LabelVerdict.REMOVED:
-            self._given[id] = label
+            self.given[id] = label
 
     def _asked(self, id: str) -> Question | None:
         keys = id.split("-")
         results = [result for key in keys if (result := self._find(key)) is not None]
-        if len(results) != self._subject.answers or len(keys) != len(results):
+        if len(results) != self.subject.answers or len(keys) != len(results):
             return None
-        return self._subject.question(keys, results)
+        return self.subject.question(keys, results)
 
 
 def _id_of(label: Label) -> str:

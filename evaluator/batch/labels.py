@@ -168,21 +168,26 @@ class CurrentLabels:
 
     def add(self, label: Label) -> None:
         if label.other:
-            _put(self._pairs, (label.key, label.other), label)
+            put_label(self._pairs, (label.key, label.other), label)
         else:
-            _put(self._by_scorer.setdefault(label.scorer, {}), label.key, label)
+            put_label(self._by_scorer.setdefault(label.scorer, {}), label.key, label)
 
 
 def majority(labels: Iterable[Label]) -> float | None:
     """What most of `labels` say: 1 passed, 0 failed, 0.5 for a tie; None where none decides."""
-    votes = [label.passed for label in labels if label.passed is not None]
+    return majority_of([label.passed for label in labels if label.passed is not None])
+
+
+def majority_of(votes: Sequence[float]) -> float | None:
+    """1, 0, or 0.5 for a tie, by the mean of votes from 0 to 1; None without a vote."""
     if not votes:
         return None
     share = sum(votes) / len(votes)
     return (share > 0.5) + 0.5 * (share == 0.5)
 
 
-def _put(found: dict[_Key, dict[str, Label]], key: _Key, label: Label) -> None:
+def put_label(found: dict[_Key, dict[str, Label]], key: _Key, label: Label) -> None:
+    """Puts a label in the place of the earlier one of its labeller; `removed` leaves none."""
     labels = found.setdefault(key, {})
     # A later label is the last one in the order of its labeller too.
     labels.pop(label.labeller, None)
@@ -226,7 +231,7 @@ def append_labels(folder: Path, labels: Sequence[Label], scrub: Scrub | None = N
                     raise BatchDamaged(f"{path}: was replaced just now; label the sample again")
                 end = _remove_incomplete_line(path, descriptor)
                 try:
-                    _write(descriptor, lines)
+                    disk.write_all(descriptor, lines)
                     disk.fsync(descriptor)
                 except OSError:
                     disk.ftruncate(descriptor, end)
@@ -277,12 +282,6 @@ def _line(label: Label, scrub: Scrub | None) -> bytes:
     if scrub is not None and scrub.suspects(text):
         text = _compact(cast("dict[str, Any]", scrub.redact_value(data)))
     return seal_line(text)
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    written = 0
-    while written < len(data):
-        written += disk.write(descriptor, data[written:])
 
 
 def _remove_incomplete_line(path: Path, descriptor: int) -> int:

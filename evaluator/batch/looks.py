@@ -12,7 +12,7 @@ from evaluator.batch.decision import Decision, LookResult, cell_name
 from evaluator.batch.design import VALUES, PlannedDecision, value_of
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.identity import Cell, key_of
-from evaluator.batch.result_index import ResultEntry, ResultIndex
+from evaluator.batch.result_index import ResultEntry
 from evaluator.batch.statistics import Dropped, mean_difference, race, signed_z
 
 LEAST_ANYTIME = 30
@@ -65,7 +65,11 @@ class Looks:
         for cell in self.cells_at(number - 1):
             column: list[float | None] = []
             for row in rows:
-                entries = _entries(index, cell, row, epochs=design.epochs, left_out=left_out)
+                keys = (
+                    key_of(row, epoch, template=cell.template, variant=cell.variant)
+                    for epoch in range(1, design.epochs + 1)
+                )
+                entries = [index[key] for key in keys if key in index and key not in left_out]
                 missing += design.epochs - len(entries)
                 values = self._values(entries)
                 column.append(fmean(values) if values else None)
@@ -76,9 +80,8 @@ class Looks:
                 "whose question has changed"
             )
         clusters = self._planned.clusters
-        if clusters is None:
-            groups = None
-        else:
+        groups = None
+        if clusters is not None:
             groups = [clusters[row] for row in rows]
         if design.method == "race":
             look = self._race(number, len(rows), columns, groups)
@@ -97,10 +100,6 @@ class Looks:
         values = (value_of(self._folder.read_at(each.offset), measure) for each in entries)
         return [value for value in values if value is not None]
 
-    def _times(self, time: float) -> list[float]:
-        """The times of the looks that could test, with this one."""
-        return [look.time for look in self.decision.looks if look.efficacy is not None] + [time]
-
     def _test(
         self,
         number: int,
@@ -112,12 +111,13 @@ class Looks:
         baseline = self._planned.baseline
         paired = [place for place, value in enumerate(column) if value is not None]
         differences = [(column[place] or 0.0) - baseline[rows[place]] for place in paired]
-        if groups is None:
-            clusters = None
-        else:
+        clusters = None
+        if groups is not None:
             clusters = [groups[place] for place in paired]
         is_last = number == design.looks
-        times = self._times(len(paired) / design.rows)
+        # Of the looks that could test, and of this one.
+        times = [look.time for look in self.decision.looks if look.efficacy is not None]
+        times.append(len(paired) / design.rows)
         found = mean_difference(differences, clusters)
         z = signed_z(differences, clusters)
         look = LookResult(
@@ -187,19 +187,3 @@ class Looks:
             dropped=tuple(dropped),
             left=left,
         )
-
-
-def _entries(
-    index: ResultIndex,
-    cell: Cell,
-    row: str,
-    *,
-    epochs: int,
-    left_out: Collection[str],
-) -> list[ResultEntry]:
-    """The results of a row in a cell."""
-    keys = (
-        key_of(row, epoch, template=cell.template, variant=cell.variant)
-        for epoch in range(1, epochs + 1)
-    )
-    return [index[key] for key in keys if key in index and key not in left_out]

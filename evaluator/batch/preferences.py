@@ -21,8 +21,16 @@ from evaluator.batch.label_session import (
     LabelSession,
     Question,
     rank_of,
+    reach_of,
 )
-from evaluator.batch.labels import CurrentLabels, Label, LabelVerdict, read_labels
+from evaluator.batch.labels import (
+    CurrentLabels,
+    Label,
+    LabelVerdict,
+    majority_of,
+    put_label,
+    read_labels,
+)
 from evaluator.batch.reading import Batch
 from evaluator.batch.records import SampleResult
 from evaluator.batch.statistics import Estimate, score_interval
@@ -74,7 +82,7 @@ class PairSubject:
         cells: tuple[Cell, Cell],
         labeller: str,
         labels: CurrentLabels,
-        precision: float = DEFAULT_PRECISION,
+        precision: float,
     ) -> None:
         self._cells = cells
         self._labeller = labeller
@@ -91,15 +99,18 @@ class PairSubject:
                 self._labels[keys] = dict(given)
 
     def next(self, skipped: Collection[str]) -> str | None:
-        both = sum(len(given) > 1 for given in self._of_labeller())
-        if self.needed() == 0 and not (both < OVERLAP and self._has_others()):
+        given = self._labels.values()
+        sees_others = sum(self._labeller in each and len(each) > 1 for each in given) < OVERLAP
+        has_others = sees_others and any(self._labeller not in each for each in given)
+        if self.needed() == 0 and not has_others:
             return None
         for keys in self._order:
-            given = self._labels.get(keys, {})
+            labels = self._labels.get(keys, {})
             id = "-".join(keys)
-            if self._labeller in given or id in skipped or (given and both >= OVERLAP):
+            if self._labeller in labels or id in skipped:
                 continue
-            return id
+            if not labels or sees_others:
+                return id
         return None
 
     def question(self, keys: Sequence[str], results: Sequence[SampleResult]) -> Question:
@@ -135,18 +146,12 @@ class PairSubject:
 
     def add(self, label: Label) -> None:
         keys = (label.key, label.other)
-        if keys not in self._samples:
-            return
-        given = self._labels.setdefault(keys, {})
-        given.pop(label.labeller, None)
-        if label.verdict is not LabelVerdict.REMOVED:
-            given[label.labeller] = label
-        if not given:
-            del self._labels[keys]
+        if keys in self._samples:
+            put_label(self._labels, keys, label)
 
     def needed(self) -> int | None:
         found = self.preferences()
-        reach = _reach(found.preferred)
+        reach = reach_of(found.preferred)
         if reach is None:
             return None
         total = max(LEAST_LABELS, round(found.labels * (reach / self._precision) ** 2))
@@ -156,10 +161,9 @@ class PairSubject:
 
     def lines(self) -> list[str]:
         found = self.preferences()
-        reach = _reach(found.preferred)
-        if reach is None:
-            known = ""
-        else:
+        reach = reach_of(found.preferred)
+        known = ""
+        if reach is not None:
             known = f"; the preference is known to ± {reach:.1f} points"
         return [f"{found.name}: {found.labels:,} of {found.of:,} pairs labelled{known}"]
 
@@ -169,12 +173,6 @@ class PairSubject:
     def _is_swapped(self, keys: Sequence[str]) -> bool:
         text = "\0".join((self._labeller, *keys))
         return blake2b(text.encode(), digest_size=1, person=b"order").digest()[0] % 2 == 1
-
-    def _of_labeller(self) -> Iterator[Mapping[str, Label]]:
-        return (given for given in self._labels.values() if self._labeller in given)
-
-    def _has_others(self) -> bool:
-        return any(self._labeller not in given for given in self._labels.values())
 
 
 def label_pairs(
@@ -281,11 +279,10 @@ def _preferences(
     clusters: list[str] = []
     for keys, given in labels.items():
         votes = [_VALUES[label.verdict] for label in given.values() if label.verdict in _VALUES]
-        if not votes or keys not in samples:
-            continue
-        mean = sum(votes) / len(votes)
-        values.append((mean > 0.5) + 0.5 * (mean == 0.5))
-        clusters.append(samples[keys])
+        preferred = majority_of(votes)
+        if preferred is not None and keys in samples:
+            values.append(preferred)
+            clusters.append(samples[keys])
     counts = Counter(values)
     return Preferences(
         *cells,
@@ -296,10 +293,3 @@ def _preferences(
         of=len(samples),
         preferred=score_interval(values, clusters),
     )
-
-
-def _reach(estimate: Estimate) -> float | None:
-    """Half the width of an interval, in points."""
-    if estimate.low is None or estimate.high is None:
-        return None
-    return 50 * (estimate.high - estimate.low)

@@ -22,8 +22,9 @@ from typing import TypeVar
 
 from evaluator import clock, disk
 from evaluator.batch.options import ProviderBatchRest, Stop
-from evaluator.batch.wave_log import LoggedCall, Submission, WaveLog, amount
+from evaluator.batch.wave_log import LoggedCall, Submission, WaveLog
 from evaluator.errors import BatchDamaged, ProviderError, RecordNotWritten, UsageError, advice_on
+from evaluator.errors.messages import amount
 from evaluator.errors.results import Usage
 from evaluator.files.atomic import atomic_file
 from evaluator.files.open_below import open_regular

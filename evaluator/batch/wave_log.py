@@ -32,6 +32,7 @@ from evaluator import disk
 from evaluator.batch.folder import PROVIDER
 from evaluator.batch.identity import is_sealed, seal_line
 from evaluator.errors import BatchDamaged, ConfigurationError, RecordNotWritten, advice_on
+from evaluator.errors.messages import amount
 from evaluator.files.open_below import open_private_folder, open_regular, read_regular
 from evaluator.files.trust import signature, signature_check
 from evaluator.lazy_dataclass import dataclass
@@ -241,14 +242,6 @@ class WaveLog:
     def _signed(self, entry: Mapping[str, Any]) -> bytes:
         content = {name: value for name, value in entry.items() if name not in _NOT_SIGNED}
         return json.dumps({"batch": self._created, **content}, sort_keys=True).encode()
-
-
-def amount(count: int, noun: str) -> str:
-    """`count` with its noun: 1 call, 2 calls, 2 provider batches."""
-    ending = ""
-    if count != 1:
-        ending = "es" if noun.endswith("ch") else "s"
-    return f"{count:,} {noun}{ending}"
 
 
 def _dollars(cost: float | None) -> str:

@@ -10,18 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from evaluator import clock, disk
-from evaluator.cli.common import (
-    FILE,
-    FOLDER,
-    PATH,
-    input_option,
-    json_option,
-    load_library,
-    or_templates,
-    print_json,
-    read_inputs,
-    refuse_two_formats,
-)
+from evaluator.cli import common
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import library_option, trust_option
 from evaluator.cli.trust import project_profiles, shown_profiles
@@ -56,7 +45,7 @@ def lsp(model: str | None) -> None:
 
 
 @click.command(epilog="Example:  evaluator watch templates/")
-@click.argument("paths", nargs=-1, type=PATH)
+@click.argument("paths", nargs=-1, type=common.PATH)
 @click.option(
     "--model",
     metavar="MODEL",
@@ -73,12 +62,13 @@ def watch(paths: tuple[Path, ...], model: str | None, trust: bool) -> None:
     from evaluator.authoring.template_tests import TemplateTests, Watch, report
     from evaluator.interpreter.evaluator import Evaluator
 
-    paths = or_templates(paths, "watch", "watch")
+    paths = common.or_templates(paths, "watch", "watch")
     profiles = _profiles(model, trust)
     watched = Watch(paths, profiles)
     evaluator = None
     if model is not None:
         evaluator = Evaluator(watched.library, model=model, tasks_dir=None, profiles=profiles)
+        click.get_current_context().with_resource(evaluator)
     echo(f"watching {len(watched)} files; Ctrl-C ends it", err=True)
     while True:
         look = watched.look()
@@ -123,7 +113,7 @@ def _names_below(paths: Iterable[Path], library: TemplateLibrary) -> list[str]:
     "  evaluator test --template summarise --model openai/gpt-4o-mini --cache tests.cache\n\n"
     "Exit codes: 0 every case passed; 1 a case failed; 2 wrong usage; 3 configuration."
 )
-@click.argument("paths", nargs=-1, type=PATH)
+@click.argument("paths", nargs=-1, type=common.PATH)
 @click.option("--template", "names", multiple=True, metavar="NAME", help="Test only this one.")
 @click.option("--update", is_flag=True, help="Write the golden prompts of the templates.")
 @click.option(
@@ -133,14 +123,14 @@ def _names_below(paths: Iterable[Path], library: TemplateLibrary) -> list[str]:
 )
 @click.option(
     "--cache",
-    type=FILE,
+    type=common.FILE,
     default=Path("tests.cache"),
     show_default=True,
     metavar="FILE",
     help="Answers of --model: only calls that have changed are made again.",
 )
 @trust_option
-@json_option
+@common.json_option
 def test(
     paths: tuple[Path, ...],
     names: tuple[str, ...],
@@ -159,14 +149,15 @@ def test(
     from evaluator.authoring.template_tests import SUFFIX, TemplateTests, report
     from evaluator.interpreter.evaluator import Evaluator
 
-    paths = or_templates(paths, "test", "test")
-    library = load_library(paths)
+    paths = common.or_templates(paths, "test", "test")
+    library = common.load_library(paths)
     profiles = _profiles(model, trust)
     evaluator = None
     if model is not None:
         evaluator = Evaluator(
             library, model=model, tasks_dir=None, profiles=profiles, cache=cache, trust=trust
         )
+        click.get_current_context().with_resource(evaluator)
     tests = TemplateTests(library, profiles, evaluator)
     roots = [path.resolve() for path in paths]
     chosen = names or _names_below(roots, library)
@@ -177,7 +168,7 @@ def test(
     found = [list(tests.run(name, update=update)) for name in chosen]
     results = [result for each in found for result in each]
     if as_json:
-        print_json({"cases": [asdict(result) for result in results]})
+        common.print_json({"cases": [asdict(result) for result in results]})
     else:
         for each in found:
             for line in report(each):
@@ -200,10 +191,10 @@ def test(
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B", required=False, default="templates")
 @click.option("--template", "name", metavar="NAME", help="Compare this template only.")
-@input_option
+@common.input_option
 @_price_option
 @click.option("--markdown", is_flag=True, help="Print Markdown, for a comment of a review.")
-@json_option
+@common.json_option
 def diff(
     before: str,
     after: str,
@@ -222,19 +213,19 @@ def diff(
     """
     from evaluator.authoring.changes import as_markdown, as_text, changes_between, open_version
 
-    refuse_two_formats(markdown, as_json)
+    common.refuse_two_formats(markdown, as_json)
     if inputs and name is None:
         raise UsageError("--input is for one template; name it with --template NAME")
     with open_version(before) as old, open_version(after) as new:
         values = None
         if name is not None and inputs:
             side = new if name in new.library else old
-            values = read_inputs(inputs, side.library.get(name).node)
+            values = common.read_inputs(inputs, side.library.get(name).node)
         elif name is not None and name not in old.names | new.names:
             raise UsageError(f"there is no template {name!r} in {before} or {after}")
         found = list(changes_between(old, new, name=name, inputs=values, model=model))
     if as_json:
-        print_json({"changes": [change.to_dict() for change in found]})
+        common.print_json({"changes": [change.to_dict() for change in found]})
     else:
         echo(as_markdown(found) if markdown else as_text(found))
 
@@ -244,7 +235,7 @@ def diff(
     "folder",
     metavar="[DIR]",
     default="template-docs",
-    type=FOLDER,
+    type=common.FOLDER,
 )
 @library_option
 @_price_option
@@ -259,7 +250,7 @@ def docs(folder: Path, folders: tuple[Path, ...], model: str | None) -> None:
     from evaluator.authoring.portraits import portrait
     from evaluator.files.atomic import write_atomic
 
-    library = load_library(folders)
+    library = common.load_library(folders)
     profiles = shown_profiles()
     own = sorted(_names_below(folders or [Path("templates")], library))
     if not own:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -113,26 +114,21 @@ def logs(task_id: str, follow: bool, offset: int, every: bool, tasks_dir: Path) 
     position = offset
     if not offset and not every and path.suffix == ".jsonl":
         position = window_start(path)
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
     while True:
         # Before reading, so that nothing is missed.
         is_last = not follow or look_at_tasks(tasks_dir, has_ended)
         while data := read_output(path, position, max_bytes=1 << 20):
             position += len(data)
-            _show(data)
+            # It cannot control a terminal; a file or a pipe has it as it is.
+            if stdout_is_terminal():
+                echo_raw(visible(decoder.decode(data)), nl=False)
+            else:
+                sys.stdout.buffer.write(data)
+                sys.stdout.flush()
         if is_last:
             return
-        asyncio.run(clock.sleep(_FOLLOW_S))
-
-
-def _show(data: bytes) -> None:
-    """Writes output as it is into a file or a pipe; at a terminal it cannot control the
-    terminal.
-    """
-    if stdout_is_terminal():
-        echo_raw(visible(data.decode("utf-8", "replace")), nl=False)
-    else:
-        sys.stdout.buffer.write(data)
-        sys.stdout.flush()
+        clock.pause(_FOLLOW_S)
 
 
 @click.command(epilog="Example:  evaluator wait b3f9k2m1x --timeout 600")

@@ -20,15 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from evaluator.batch.definition import DEFAULT_FILE, BatchDefinition, definition_from
-from evaluator.cli.common import (
-    FOLDER,
-    PATH,
-    load_library,
-    print_json,
-    stderr_is_terminal,
-    terminal_width,
-    warn_of_unknown_roles,
-)
+from evaluator.cli import common
 from evaluator.cli.dry_run import print_dry_run
 from evaluator.cli.echo import echo, ignore_closed_reader, json_stderr
 from evaluator.cli.ending import DeferredEnd, has_only_errors, report_ending, resume_command
@@ -69,14 +61,14 @@ _ADDED = ("templates", "models", "handlers")
     "Exit codes: 0 complete and every threshold is met; 4 a threshold is missed; 5 incomplete; 6 "
     "waiting for provider batches; 2 wrong usage; 3 configuration; 130 interrupted.",
 )
-@click.argument("definition", required=False, type=PATH)
+@click.argument("definition", required=False, type=common.PATH)
 @flag_options(BatchDefinition)
 @click.option(
     "--resume",
     cls=SectionOption,
     section="Where it runs",
     metavar="FOLDER",
-    type=FOLDER,
+    type=common.FOLDER,
     help="Resume the batch in this folder. --template, --model and --handler add to its own.",
 )
 @click.option(
@@ -168,14 +160,16 @@ def make_evaluator(
     from evaluator.interpreter.evaluator import Evaluator
 
     roles = wanted.model_roles or {}
-    library = load_library([Path(path) for path in wanted.library], shows_progress=shows_progress)
-    warn_of_unknown_roles(library, roles)
+    library = common.load_library(
+        [Path(path) for path in wanted.library], shows_progress=shows_progress
+    )
+    common.warn_of_unknown_roles(library, roles)
     if given.get("dry_run"):
         profiles = shown_profiles()
     else:
         permit_schemas(library, given["trust"])
         profiles = project_profiles(given["trust"])
-    return Evaluator(
+    evaluator = Evaluator(
         library,
         model_roles=roles,
         tasks_dir=None,
@@ -186,6 +180,7 @@ def make_evaluator(
         profiles=profiles,
         trust=given["trust"],
     )
+    return click.get_current_context().with_resource(evaluator)
 
 
 def _with_own_scorers(wanted: BatchDefinition, folder: Path) -> BatchDefinition:
@@ -504,7 +499,7 @@ def make_display(kind: str) -> Display:
     from evaluator.batch.progress import JsonDisplay, LiveDisplay, NoDisplay, PlainDisplay
 
     if kind == "auto":
-        if stderr_is_terminal():
+        if common.stderr_is_terminal():
             kind = "live"
         else:
             kind = "plain"
@@ -519,7 +514,7 @@ def make_display(kind: str) -> Display:
 def _print(result: BatchResult, *, as_json: bool) -> None:
     ended = result.ended
     if as_json:
-        print_json(
+        common.print_json(
             {
                 "folder": str(result.folder),
                 "state": ended.state,
@@ -533,7 +528,7 @@ def _print(result: BatchResult, *, as_json: bool) -> None:
             }
         )
         return
-    echo(result.summary.to_text(terminal_width()), nl=False)
+    echo(result.summary.to_text(common.terminal_width()), nl=False)
     for threshold in result.thresholds:
         echo(str(threshold))
 

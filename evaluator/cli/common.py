@@ -14,7 +14,6 @@ import sys
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self, TypeVar, cast
 
 import click
@@ -26,8 +25,8 @@ from evaluator.errors.messages import cut, did_you_mean, minutes_text, visible, 
 from evaluator.errors.results import Outcome, TaskResult
 from evaluator.language.scopes import read_typed
 from evaluator.library import CallBound, TemplateLibrary
-from evaluator.library.calls import roles_of
-from evaluator.nodes import Function, TopLevel
+from evaluator.library.calls import parameters, roles_of
+from evaluator.nodes import TopLevel
 
 DELAY_S = 1.0
 """How long the work takes before it is shown."""
@@ -67,12 +66,7 @@ class WorkProgress:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
@@ -172,7 +166,7 @@ def read_inputs(pairs: Iterable[str], node: TopLevel | None) -> dict[str, Any]:
     Raises: UsageError, for a pair without `=`, a file that cannot be read, or a value of another
     type.
     """
-    types = declared_types(node)
+    types = {} if node is None else parameters(node)
     values: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
@@ -187,7 +181,7 @@ def read_inputs(pairs: Iterable[str], node: TopLevel | None) -> dict[str, Any]:
         try:
             if text.startswith("@"):
                 text = read_text(text[1:])
-            values[key] = read_typed(text, types.get(key, "any"))
+            values[key] = read_typed(text, types.get(key, ("any",))[0])
         except UsageError as error:
             raise UsageError(f"--input {key}: {error}") from error
     return values
@@ -206,15 +200,6 @@ def warn_of_unknown_roles(library: TemplateLibrary, roles: Collection[str]) -> N
             if hint := did_you_mean(role, sorted(known)):
                 message = f"{message}; {hint}"
             echo(message, err=True)
-
-
-def declared_types(node: TopLevel | None) -> dict[str, str]:
-    """The types of a template's inputs, or of a function's parameters."""
-    if node is None:
-        return {}
-    if isinstance(node, Function):
-        return {param.name: param.type for param in node.params}
-    return {declared.name: declared.type for declared in node.inputs}
 
 
 def read_text(path: str) -> str:
@@ -368,7 +353,7 @@ def cost_bound(limit: CallBound, model: str | None) -> float | None:
     return each * limit.max_calls
 
 
-def describe_bound(limit: CallBound, model: str | None, cost_usd: float | None) -> str:
+def describe_bound(limit: CallBound, model: str | None) -> str:
     """One line with the highest number of model calls, and their highest cost if a model was
     named.
     """
@@ -377,6 +362,7 @@ def describe_bound(limit: CallBound, model: str | None, cost_usd: float | None) 
         calls += " before its inputs are known"
     if model is None:
         return calls
+    cost_usd = cost_bound(limit, model)
     if cost_usd is None:
         return f"{calls}, cost unknown"
     return f"{calls}, at most ${cost_usd:.4f} with {model}"

@@ -7,29 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evaluator.cli.common import (
-    FILE,
-    cost_bound,
-    describe_bound,
-    echo_text,
-    exit_code_of,
-    input_option,
-    json_option,
-    print_json,
-    read_inputs,
-    stdin_is_terminal,
-    write_new,
-)
+from evaluator.cli import common
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
 from evaluator.cli.run import print_outcome
 from evaluator.errors import ConfigurationError, Diagnostic, UsageError
-from evaluator.errors.results import Outcome, TaskError
+from evaluator.errors.results import TaskError
 
 if TYPE_CHECKING:
     from evaluator.interpreter.compile import CompiledTask
-    from evaluator.interpreter.evaluator import Evaluator
-    from evaluator.nodes import Task
 
 
 @click.command(
@@ -40,7 +26,7 @@ if TYPE_CHECKING:
 @click.argument("words")
 @click.option(
     "--out",
-    type=FILE,
+    type=common.FILE,
     help="Write the XML into this new file.",
 )
 @click.option("--allow-scripts", is_flag=True, help="The task may contain scripts and commands.")
@@ -55,9 +41,9 @@ if TYPE_CHECKING:
     "--run", "run_it", is_flag=True, help="Run the task after it has been shown and confirmed."
 )
 @click.option("--yes", is_flag=True, help="With --run: do not ask.")
-@input_option
+@common.input_option
 @evaluator_options("--library", "--handler", "--model", "--tasks", "--root", "--trust")
-@json_option
+@common.json_option
 def compile(
     words: str,
     out: Path | None,
@@ -88,40 +74,43 @@ def compile(
         template.file is not None and Path(template.file).is_relative_to(shipped("templates"))
     )
     if is_simulated_model(compiled.model or "") and is_shipped:
-        evaluator.close()
         raise ConfigurationError(
             "a simulated model cannot write a task from words; name a model with --model, or set "
             "the key of a provider"
         )
     _show(compiled, model, to_error=run_it or as_json)
     if compiled.xml is not None and out is not None:
-        _write_new(out, compiled.xml)
+        if not common.write_new(out, compiled.xml.encode()):
+            raise UsageError(_exists(out))
+        echo(f"written: {out}", err=True)
+    outcome = None
     if run_it and compiled.node is not None:
-        outcome = _run(evaluator, compiled.node, inputs=inputs, yes=yes)
-    else:
-        outcome = None
-    evaluator.close()
+        values = common.read_inputs(inputs, compiled.node)
+        if yes or click.confirm("run it?", default=False, err=True):
+            outcome = evaluator.evaluate_sync(compiled.node, values)
+        else:
+            echo("not run", err=True)
     if as_json:
-        print_json(
+        common.print_json(
             {**_to_dict(compiled, model), "result": None if outcome is None else outcome.to_dict()}
         )
     elif compiled.xml is not None and not run_it:
-        echo_text(compiled.xml.rstrip("\n"))
+        common.echo_text(compiled.xml.rstrip("\n"))
     if outcome is not None and not as_json:
         print_outcome(outcome, options.tasks_dir, shown=False)
     ended = outcome if compiled.ok else compiled.failure
     if not compiled.ok or isinstance(ended, TaskError):
-        raise click.exceptions.Exit(1 if ended is None else exit_code_of(ended))
+        raise click.exceptions.Exit(1 if ended is None else common.exit_code_of(ended))
 
 
 def _check_usage(out: Path | None, run_it: bool, yes: bool, inputs: tuple[str, ...]) -> None:
     """Refuses wrong options before a call costs money."""
     if (yes or inputs) and not run_it:
         raise UsageError("--yes and --input need --run")
-    if run_it and not yes and not stdin_is_terminal():
+    if run_it and not yes and not common.stdin_is_terminal():
         raise UsageError("--run asks before it runs the task, and there is no terminal; add --yes")
     if out is not None and out.exists():
-        raise UsageError(f"--out {out}: this file exists already; name another one")
+        raise UsageError(_exists(out))
 
 
 def _show(compiled: CompiledTask, model: str | None, *, to_error: bool) -> None:
@@ -141,26 +130,12 @@ def _show(compiled: CompiledTask, model: str | None, *, to_error: bool) -> None:
         echo(f"the model's answer:\n{compiled.answer}", err=True)
     if compiled.xml is not None and to_error:
         echo(compiled.xml.rstrip("\n"), err=True)
-    if (limit := compiled.bound) is not None:
-        echo(
-            f"a run makes {describe_bound(limit, model, cost_usd=cost_bound(limit, model))}",
-            err=True,
-        )
+    if compiled.bound is not None:
+        echo(f"a run makes {common.describe_bound(compiled.bound, model)}", err=True)
 
 
-def _write_new(path: Path, xml: str) -> None:
-    if not write_new(path, xml.encode()):
-        raise UsageError(f"--out {path}: this file exists already; name another one")
-    echo(f"written: {path}", err=True)
-
-
-def _run(evaluator: Evaluator, node: Task, inputs: tuple[str, ...], yes: bool) -> Outcome | None:
-    """The outcome of the run; None if the user declines it."""
-    values = read_inputs(inputs, node)
-    if not yes and not click.confirm("run it?", default=False, err=True):
-        echo("not run", err=True)
-        return None
-    return evaluator.evaluate_sync(node, values)
+def _exists(out: Path) -> str:
+    return f"--out {out}: this file exists already; name another one"
 
 
 def _to_dict(compiled: CompiledTask, model: str | None) -> dict[str, Any]:
@@ -172,7 +147,7 @@ def _to_dict(compiled: CompiledTask, model: str | None) -> dict[str, Any]:
         "failure": None if compiled.failure is None else compiled.failure.to_dict(),
         "min_calls": None if limit is None else limit.min_calls,
         "max_calls": None if limit is None else limit.max_calls,
-        "max_cost_usd": None if limit is None else cost_bound(limit, model),
+        "max_cost_usd": None if limit is None else common.cost_bound(limit, model),
         "usage": compiled.usage.to_dict(),
         "model": compiled.model,
         "task_id": compiled.task_id,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from evaluator.cli.common import echo_text, print_json, print_table
 from evaluator.cli.echo import echo
 from evaluator.errors import ConfigurationError, LimitReached
-from evaluator.errors.messages import visible
+from evaluator.errors.messages import amount, visible
 from evaluator.nodes import Node, Task, TopLevel
 from evaluator.nodes.walk import children
 
@@ -66,8 +66,7 @@ _HEAD = ["", "model", "", "turns", "calls", "input", "output", *_COSTS]
 
 
 def _print_costs(costs: CostPlan) -> None:
-    noun = "sample" if costs.samples == 1 else "samples"
-    echo(visible(f"{costs.name}: {costs.samples:,} {noun}"))
+    echo(visible(f"{costs.name}: {amount(costs.samples, 'sample')}"))
     for name, tree in costs.tree.items():
         echo_text(f"{name}\n{indent(tree, '  ')}")
     rows: list[list[str]] = []

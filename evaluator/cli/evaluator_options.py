@@ -68,10 +68,7 @@ def flag_options(
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         entries = {entry.flag.name: entry for entry in entries_of(cls) if entry.flag is not None}
-        names = list(entries)
-        if flags is not None:
-            names = list(flags)
-        for name in reversed(names):
+        for name in reversed(list(entries if flags is None else flags)):
             command = _option(entries[name], with_default=with_defaults)(command)
         return command
 
@@ -146,10 +143,7 @@ def _read_pairs(flag: Flag, texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip() or not value.strip():
-            if flag.example:
-                example = f", as in {flag.example}"
-            else:
-                example = ""
+            example = f", as in {flag.example}" if flag.example else ""
             raise UsageError(f"{flag.name} {text!r}: expected {flag.metavar}{example}")
         if name in values:
             raise UsageError(f"{flag.name} {name} is given twice")
@@ -233,8 +227,9 @@ class EvaluatorOptions(Checked, error=UsageError):
     ] = False
 
     def make_evaluator(self, *, sends: bool = True) -> Evaluator:
-        """The Evaluator that these options describe; notices go to standard error. `sends`: it
-        makes calls, so that the profiles of the project need the user's permission.
+        """The Evaluator that these options describe, which is closed when the command ends;
+        notices go to standard error. `sends`: it makes calls, so that the profiles of the project
+        need the user's permission.
 
         Raises: UsageError or ConfigurationError, for an option that cannot be used.
         """
@@ -247,7 +242,7 @@ class EvaluatorOptions(Checked, error=UsageError):
         warn_of_unknown_roles(library, self.model_roles)
         if sends:
             permit_schemas(library, self.trust)
-        return Evaluator(
+        evaluator = Evaluator(
             library,
             self.handler,
             model=self.model,
@@ -266,6 +261,7 @@ class EvaluatorOptions(Checked, error=UsageError):
             profiles=project_profiles(self.trust) if sends else shown_profiles(),
             trust=self.trust,
         )
+        return click.get_current_context().with_resource(evaluator)
 
 
 tasks_option = flag_options(EvaluatorOptions, ["--tasks"], with_defaults=True)

@@ -12,15 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evaluator.batch.definition import BatchDefinition
+from evaluator.cli import common
 from evaluator.cli.batch import EXIT_INCOMPLETE, EXIT_THRESHOLD, make_evaluator
-from evaluator.cli.common import (
-    FILE,
-    markdown_option,
-    print_json,
-    read_text,
-    refuse_two_formats,
-    terminal_width,
-)
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import (
     SectionedCommand,
@@ -126,10 +119,10 @@ def search_flags(command: Callable[..., Any], *, of_judge: bool = False) -> Call
 @click.option(
     "--verify",
     metavar="CERTIFICATE",
-    type=FILE,
+    type=common.FILE,
     help="Recompute a certificate from the records in its folder, without a call.",
 )
-@markdown_option
+@common.markdown_option
 @click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
 def improve(
     template: str | None, verify: Path | None, markdown: bool, as_json: bool, **given: Any
@@ -142,7 +135,7 @@ def improve(
     """
     from evaluator.improve.certificate import verify as verified
 
-    refuse_two_formats(markdown, as_json)
+    common.refuse_two_formats(markdown, as_json)
     if verify is not None:
         if template is not None:
             raise UsageError("--verify takes no TEMPLATE: the certificate names it")
@@ -243,7 +236,7 @@ def _read_proposals(path: str | None) -> tuple[Any, ...]:
     if path is None:
         return ()
     try:
-        found = json.loads(read_text(path))
+        found = json.loads(common.read_text(path))
     except ValueError as error:
         raise UsageError(f"--proposals {path}: invalid JSON: {json_problem(error)}") from error
     if isinstance(found, dict):
@@ -259,8 +252,8 @@ def _print(certificate: Certificate, *, markdown: bool, as_json: bool) -> None:
     from evaluator.improve.certificate import as_lines, as_page
 
     if as_json:
-        print_json(certificate.to_dict())
+        common.print_json(certificate.to_dict())
     elif markdown:
         echo(as_page(certificate), nl=False)
     else:
-        echo(as_lines(certificate, terminal_width()), nl=False)
+        echo(as_lines(certificate, common.terminal_width()), nl=False)

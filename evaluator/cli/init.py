@@ -17,15 +17,7 @@ from typing import Any
 import click
 
 from evaluator import clock, disk
-from evaluator.cli.common import (
-    FOLDER,
-    PATH,
-    json_option,
-    print_json,
-    print_json_or_table,
-    print_table,
-    write_new,
-)
+from evaluator.cli import common
 from evaluator.cli.echo import echo
 from evaluator.errors import RecordError, UsageError
 from evaluator.errors.messages import did_you_mean, duration_text
@@ -127,7 +119,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> tuple[list[str], li
     for name, data in sorted(files.items()):
         path = folder / name
         disk.make_folders(path.parent)
-        if write_new(path, data):
+        if common.write_new(path, data):
             written.append(name)
         else:
             kept.append(name)
@@ -151,7 +143,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 @click.command(
     epilog="Examples:\n\n\b\n  evaluator init\n  evaluator init orders --example extract"
 )
-@click.argument("folder", metavar="[DIR]", default=".", type=FOLDER)
+@click.argument("folder", metavar="[DIR]", default=".", type=common.FOLDER)
 @click.option(
     "--example",
     type=click.Choice(PROJECTS),
@@ -196,7 +188,7 @@ def init(folder: Path, example: str) -> None:
     default="templates",
     show_default=True,
     metavar="FOLDER",
-    type=FOLDER,
+    type=common.FOLDER,
     help="Where the template is written.",
 )
 def new(name: str, kind: str, folder: Path) -> None:
@@ -222,7 +214,7 @@ def examples() -> None:
 
 
 @examples.command("list")
-@json_option
+@common.json_option
 def list_examples(as_json: bool) -> None:
     """List the examples."""
     names = (*PROJECTS, *DATA, *SUITES)
@@ -235,7 +227,7 @@ def list_examples(as_json: bool) -> None:
         }
         for name in names
     ]
-    print_json_or_table(
+    common.print_json_or_table(
         as_json,
         rows,
         head=["name", "shows"],
@@ -245,7 +237,7 @@ def list_examples(as_json: bool) -> None:
 
 @examples.command("copy")
 @click.argument("name")
-@click.argument("folder", metavar="[DIR]", required=False, type=FOLDER)
+@click.argument("folder", metavar="[DIR]", required=False, type=common.FOLDER)
 def copy(name: str, folder: Path | None) -> None:
     """Copy the example NAME to DIR (default: examples/NAME). Existing files are never changed."""
     from evaluator.batch.definition import DEFAULT_FILE
@@ -283,10 +275,10 @@ class DemoCase:
     "tasks_dir",
     default="demo-tasks",
     show_default=True,
-    type=PATH,
+    type=common.PATH,
     help="Where the task files are written.",
 )
-@json_option
+@common.json_option
 def demo(tasks_dir: Path, as_json: bool) -> None:
     """Run the shipped templates of every operator offline, with one that fails and one whose output
     is repaired.
@@ -323,9 +315,9 @@ def demo(tasks_dir: Path, as_json: bool) -> None:
         rows.append(_row(case, outcome, seconds=seconds, tasks_dir=tasks_dir, library=library))
     evaluator.close()
     if as_json:
-        print_json(rows)
+        common.print_json(rows)
     else:
-        print_table(
+        common.print_table(
             ["", "operator", "template", "outcome", "calls", "ms", "task file", "result"],
             [
                 [

@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evaluator import clock
-from evaluator.cli.common import (
-    FILE,
-    json_option,
-    markdown_option,
-    print_json,
-    refuse_two_formats,
-    terminal_width,
-)
+from evaluator.cli import common
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import SectionedCommand, refuse_flags
 from evaluator.cli.improve import run_search_command, search_flags
@@ -68,7 +61,7 @@ if TYPE_CHECKING:
 @click.option(
     "--import",
     "source",
-    type=FILE,
+    type=common.FILE,
     metavar="FILE",
     help="Add the labels of a .csv file, of a .json or .jsonl file of Label Studio, or of a .eval "
     "log of Inspect AI.",
@@ -76,7 +69,7 @@ if TYPE_CHECKING:
 @click.option(
     "--export",
     "target",
-    type=FILE,
+    type=common.FILE,
     metavar="FILE",
     help="Write the labels into such a file; replaces it.",
 )
@@ -192,7 +185,7 @@ class _Terminal:
         echo(f"see: evaluator calibrate {shlex.quote(str(self._batch.folder))}")
 
     def _show(self, question: Question) -> None:
-        echo("─" * min(terminal_width(), 80), dim=True)
+        echo("─" * min(common.terminal_width(), 80), dim=True)
         for title, text in question.sections:
             echo(f"{title}:", colour="cyan")
             for line in text.splitlines() or ["(empty)"]:
@@ -240,8 +233,8 @@ class _Terminal:
     "is made on labels that the search has not seen. The options of the search need it.",
 )
 @partial(search_flags, of_judge=True)
-@markdown_option
-@json_option
+@common.markdown_option
+@common.json_option
 def calibrate(
     batch: Path,
     scorer: str | None,
@@ -265,7 +258,7 @@ def calibrate(
     from evaluator.batch.summary.calibrated import calibration_tables
     from evaluator.batch.summary.tables import as_markdown, as_text
 
-    refuse_two_formats(markdown, as_json)
+    common.refuse_two_formats(markdown, as_json)
     found = open_batch(batch)
     if improve:
         run_search_command((found, scorer), given, markdown=markdown, as_json=as_json)
@@ -284,7 +277,7 @@ def calibrate(
             f"evaluator label {shlex.quote(str(batch))} --labeller NAME"
         )
     if as_json:
-        print_json(
+        common.print_json(
             {
                 "calibrations": [
                     {"template": template, "variant": variant, **one.to_dict()}
@@ -306,4 +299,4 @@ def calibrate(
     if markdown:
         echo(as_markdown(tables), nl=False)
     else:
-        echo(as_text(tables, terminal_width()), nl=False)
+        echo(as_text(tables, common.terminal_width()), nl=False)

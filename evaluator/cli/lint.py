@@ -6,25 +6,17 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from difflib import unified_diff
 from functools import partial
+from itertools import starmap
 from math import prod
 from pathlib import Path
 
 import click
 
-from evaluator.cli.common import (
-    PATH,
-    cost_bound,
-    describe_bound,
-    echo_text,
-    json_option,
-    or_templates,
-    print_json,
-    read_library,
-)
+from evaluator.cli import common
 from evaluator.cli.echo import echo
 from evaluator.cli.trust import shown_profiles
 from evaluator.errors import Diagnostic, TemplateError, UsageError
-from evaluator.errors.messages import visible
+from evaluator.errors.messages import amount, visible
 from evaluator.files.atomic import atomic_file
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.profiles import Profiles, turns_by_profile
@@ -42,7 +34,7 @@ _LEVELS = {"error": "error", "warning": "warning", "note": "notice"}
 
 
 @click.command(epilog="Example:  evaluator lint templates/")
-@click.argument("paths", nargs=-1, type=PATH)
+@click.argument("paths", nargs=-1, type=common.PATH)
 @click.option("--strict", is_flag=True, help="Warnings fail too.")
 @click.option("--model", metavar="MODEL", help="Also bound the cost with this model's price.")
 @click.option("--fix", "fixes", is_flag=True, help="Correct misspelt names and old spellings.")
@@ -54,7 +46,7 @@ _LEVELS = {"error": "error", "warning": "warning", "note": "notice"}
     show_default=True,
     help="sarif: for code scanning; github: annotations of GitHub Actions.",
 )
-@json_option
+@common.json_option
 def lint(
     paths: tuple[Path, ...],
     strict: bool,
@@ -75,9 +67,9 @@ def lint(
     """
     if as_json and form != "text":
         raise UsageError(f"--json and --format {form} are two formats; give one of them")
-    paths = or_templates(paths, "check", "lint")
+    paths = common.or_templates(paths, "check", "lint")
     profiles = shown_profiles()
-    library = read_library(paths)
+    library = common.read_library(paths)
     diagnostics = find_all(library, profiles)
     if fixes and _fix(library, diagnostics, paths):
         library.reload()
@@ -86,20 +78,19 @@ def lint(
     use = turns_by_profile(profiles, profiles.get("default") or HandlerConfig())
     counter = CallCounter(library, use=use)
     bounds = {t.name: counter.bound(t.node) for t in own}
-    costs = {name: cost_bound(limit, model) for name, limit in bounds.items()}
     windows = partial(_window, profiles, model)
     expensive = {t.name: [*dict.fromkeys(expensive_parts(t.node, windows))] for t in own}
     errors = [d for d in diagnostics if d.severity == "error"]
     warnings = [d for d in diagnostics if d.severity == "warning"]
     if as_json:
-        print_json(
+        common.print_json(
             {
                 "diagnostics": [diagnostic.to_dict() for diagnostic in diagnostics],
                 "templates": {
                     name: {
                         "min_calls": b.min_calls,
                         "max_calls": b.max_calls,
-                        "max_cost_usd": costs[name],
+                        "max_cost_usd": common.cost_bound(b, model),
                         "explanation": b.explanation,
                         "expensive": expensive[name],
                     }
@@ -108,7 +99,7 @@ def lint(
             }
         )
     elif form == "sarif":
-        print_json(_sarif(diagnostics))
+        common.print_json(_sarif(diagnostics))
     elif form == "github":
         for diagnostic in diagnostics:
             echo(_annotation(diagnostic))
@@ -116,11 +107,11 @@ def lint(
         for diagnostic in diagnostics:
             echo(library.format_diagnostic(diagnostic))
         for name, limit in sorted(bounds.items()):
-            echo(f"{name}: {describe_bound(limit, model, cost_usd=costs[name])}")
+            echo(f"{name}: {common.describe_bound(limit, model)}")
             for line in expensive[name]:
                 echo(visible(f"  expensive: {line}"))
         counts = [(len(own), "template"), (len(errors), "error"), (len(warnings), "warning")]
-        echo(", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts))
+        echo(", ".join(starmap(amount, counts)))
     if errors or (strict and warnings):
         raise click.exceptions.Exit(1)
 
@@ -152,8 +143,11 @@ def expensive_parts(node: TopLevel | Node, window: Callable[[Task], int | None])
 
 def _loops_in(node: TopLevel | Node, loops: tuple[tuple[str, int | None], ...]) -> Iterator[str]:
     if isinstance(node, Task) and node.asks_model and len(loops) > 1:
-        shown = " × ".join(f"{name} ({_times(most)})" for name, most in loops)
         counts = [most for _, most in loops if most is not None]
+        shown = " × ".join(
+            f"{name} ({'as often as it has items' if most is None else f'{most:,} times'})"
+            for name, most in loops
+        )
         total = ""
         if len(counts) == len(loops):
             total = f": at most {prod(counts):,} times"
@@ -164,10 +158,6 @@ def _loops_in(node: TopLevel | Node, loops: tuple[tuple[str, int | None], ...]) 
         if isinstance(node, Task) and (most is None or most > 1):
             inner = (*loops, (_where(node), most))
         yield from _loops_in(operand.node, inner)
-
-
-def _times(most: int | None) -> str:
-    return "as often as it has items" if most is None else f"{most:,} times"
 
 
 def _where(task: Task) -> str:
@@ -280,7 +270,7 @@ def _sarif(diagnostics: Sequence[Diagnostic]) -> dict[str, object]:
 
 
 @click.command(epilog="Example:  evaluator fmt --check templates/")
-@click.argument("paths", nargs=-1, type=PATH)
+@click.argument("paths", nargs=-1, type=common.PATH)
 @click.option("--check", is_flag=True, help="Write nothing; exit code 1 if a file would change.")
 @click.option("--diff", is_flag=True, help="Write nothing; print the changes.")
 def fmt(paths: tuple[Path, ...], check: bool, diff: bool) -> None:
@@ -294,7 +284,7 @@ def fmt(paths: tuple[Path, ...], check: bool, diff: bool) -> None:
     changed = 0
     unchanged = 0
     failed = False
-    for name in _files(or_templates(paths, "format", "fmt")):
+    for name in _files(common.or_templates(paths, "format", "fmt")):
         path = Path(name)
         data = path.read_bytes()
         try:
@@ -342,7 +332,7 @@ def _print_diff(source: Source, text: str) -> None:
         source.file or "",
     )
     for line in lines:
-        echo_text(line.removesuffix("\n"))
+        common.echo_text(line.removesuffix("\n"))
 
 
 def _write(path: Path, data: bytes, text: str) -> None:

@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from evaluator import disk
-from evaluator.cli.common import (
-    FILE,
-    FOLDER,
-    WorkProgress,
-    json_option,
-    print_json,
-    print_table,
-    write_new,
-)
+from evaluator.cli import common
 from evaluator.cli.echo import echo
 from evaluator.errors import UsageError
 from evaluator.errors.messages import duration_text, visible
@@ -33,7 +25,7 @@ _SHOWN_REASONS = 6
 db_option = click.option(
     "--db",
     "database",
-    type=FILE,
+    type=common.FILE,
     metavar="FILE",
     help=f"The index. Default: {DEFAULT} in the folder that is indexed, or the nearest above "
     "this one.",
@@ -50,14 +42,14 @@ def memory() -> None:
 
 
 @memory.command(epilog="Example:  evaluator memory index src --no-git")
-@click.argument("path", default=".", type=FOLDER)
+@click.argument("path", default=".", type=common.FOLDER)
 @db_option
 @click.option(
     "--git/--no-git",
     default=None,
     help="Only the files that git tracks. Default: where the folder is in a repository.",
 )
-@json_option
+@common.json_option
 def index(path: Path, database: Path | None, git: bool | None, as_json: bool) -> None:
     """Bring the index up to date with the files in PATH (default: this folder)."""
     if not path.is_dir():
@@ -68,7 +60,9 @@ def index(path: Path, database: Path | None, git: bool | None, as_json: bool) ->
     report = asyncio.run(_index(path, database or _default_database(path), git=git))
     if as_json:
         examples = [{"path": skipped, "reason": reason} for skipped, reason in report.examples]
-        print_json({**asdict(report), "examples": examples, "seconds": round(report.seconds, 3)})
+        common.print_json(
+            {**asdict(report), "examples": examples, "seconds": round(report.seconds, 3)}
+        )
         return
     if report.kind == "git":
         source = "tracked by git"
@@ -87,7 +81,7 @@ def index(path: Path, database: Path | None, git: bool | None, as_json: bool) ->
 async def _index(path: Path, database: Path, git: bool) -> IndexReport:
     from evaluator.memory import GlobalIndex
 
-    with GlobalIndex(database) as found, WorkProgress("indexing", "files") as progress:
+    with GlobalIndex(database) as found, common.WorkProgress("indexing", "files") as progress:
         add = found.add_git if git else found.add_folder
         return await add(path, on_progress=progress.update)
 
@@ -102,7 +96,7 @@ async def _index(path: Path, database: Path, git: bool) -> IndexReport:
     type=click.IntRange(1, 1000),
     help="At most this many.",
 )
-@json_option
+@common.json_option
 def query(request: str, database: Path | None, limit: int, as_json: bool) -> None:
     """Show the paths that are relevant to WORDS, with a score in [0, 1] and the terms that
     counted.
@@ -112,7 +106,7 @@ def query(request: str, database: Path | None, limit: int, as_json: bool) -> Non
     with GlobalIndex(_existing(database), relative_to=Path.cwd(), is_snapshot=True) as found:
         relevant = asyncio.run(found.get_relevant_context_for(request, limit))
     if as_json:
-        print_json(
+        common.print_json(
             [
                 {
                     "path": each.path,
@@ -134,12 +128,12 @@ def query(request: str, database: Path | None, limit: int, as_json: bool) -> Non
         ]
         for each in relevant
     ]
-    print_table(["path", "score", "why"], rows)
+    common.print_table(["path", "score", "why"], rows)
 
 
 @memory.command(epilog="Example:  evaluator memory stats --json")
 @db_option
-@json_option
+@common.json_option
 def stats(database: Path | None, as_json: bool) -> None:
     """Show the contents of the index: roots, languages, and skipped files with the reason."""
     from evaluator.memory import GlobalIndex
@@ -148,7 +142,7 @@ def stats(database: Path | None, as_json: bool) -> None:
     with GlobalIndex(place, is_snapshot=True) as found:
         counts = asyncio.run(found.stats())
     if as_json:
-        print_json({"database": str(place), **asdict(counts)})
+        common.print_json({"database": str(place), **asdict(counts)})
         return
     echo(f"{place!s}: {counts.files:,} files, {counts.terms:,} terms, {counts.size_bytes:,} bytes")
     rows = [["root", root, f"{files:,}"] for root, files in counts.roots.items()]
@@ -157,14 +151,14 @@ def stats(database: Path | None, as_json: bool) -> None:
         for name, files in counts.languages.items()
     ]
     rows += [["skipped", reason, f"{files:,}"] for reason, files in counts.skipped.items()]
-    print_table(["what", "which", "files"], rows)
+    common.print_table(["what", "which", "files"], rows)
 
 
 def _default_database(folder: Path) -> Path:
     """The default path of the index of `folder`, in a subfolder that git ignores."""
     home = folder / DEFAULT.parent
     disk.make_folders(home, 0o700)
-    write_new(home / ".gitignore", b"*\n")
+    common.write_new(home / ".gitignore", b"*\n")
     return folder / DEFAULT
 
 

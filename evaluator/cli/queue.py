@@ -11,23 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evaluator.cli.common import (
-    FILE,
-    FOLDER,
-    echo_text,
-    input_option,
-    json_option,
-    print_json,
-    print_json_or_table,
-    print_json_text,
-    print_table,
-    read_inputs,
-    read_text,
-)
+from evaluator.cli import common
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
 from evaluator.errors import UsageError
-from evaluator.errors.messages import visible
+from evaluator.errors.messages import amount, visible
 
 if TYPE_CHECKING:
     from evaluator.queue import QueueEntry, QueueView, StuckEntry, TaskQueue, Verifier
@@ -36,7 +24,7 @@ queue_option = click.option(
     "--queue",
     "folder",
     metavar="FOLDER",
-    type=FOLDER,
+    type=common.FOLDER,
     help="The folder of the queue. Default: the variable TASK_RUNNER_DIR, else queue.",
 )
 EXIT_INCOMPLETE = 5
@@ -92,7 +80,7 @@ def queue() -> None:
     metavar="NAME",
     help="The template to evaluate. Default: those that fit TEXT, best first.",
 )
-@input_option
+@common.input_option
 @click.option(
     "--max-retries", type=click.IntRange(min=0), help="Failed attempts until it is blocked."
 )
@@ -101,7 +89,7 @@ def queue() -> None:
 )
 @evaluator_options("--library", "--handler", "--model", "--tasks")
 @queue_option
-@json_option
+@common.json_option
 def add(
     text: str,
     read: bool,
@@ -114,10 +102,10 @@ def add(
 
     The options of models are for --read, which may add several entries.
     """
-    fields["inputs"] = read_inputs(fields["inputs"], None)
+    fields["inputs"] = common.read_inputs(fields["inputs"], None)
     fields["type"] = fields.pop("kind")
     fields["not_before"] = _time(fields["not_before"])
-    text = read_text("-") if text == "-" else text
+    text = common.read_text("-") if text == "-" else text
     if read:
         _add_message(text, options, folder, as_json, fields)
         return
@@ -137,7 +125,8 @@ def _add_message(
         if fields.pop(name):
             option = name.replace("_", "-")
             raise UsageError(f"--read and --{option} cannot be combined; the model reads it")
-    with options.make_evaluator() as evaluator, _open(folder) as found:
+    evaluator = options.make_evaluator()
+    with _open(folder) as found:
         entries = asyncio.run(found.add_message(evaluator, text, **fields))
         _print_entries(entries, as_json)
 
@@ -146,12 +135,12 @@ def _add_message(
 @click.option("--status", type=click.Choice(_STATUSES), help="Only entries with this status.")
 @click.option("--limit", type=click.IntRange(min=1), help="At most this many, the newest.")
 @queue_option
-@json_option
+@common.json_option
 def list_(status: Any, limit: int | None, folder: Path | None, as_json: bool) -> None:
     """List the entries that are not in the archive."""
     with _look(folder) as found:
         if as_json:
-            print_json_text(found.list_json(status, limit=limit))
+            common.print_json_text(found.list_json(status, limit=limit))
             _warn_of_stuck(found.stuck())
             return
         entries = found.list(status, limit=limit)
@@ -160,14 +149,14 @@ def list_(status: Any, limit: int | None, folder: Path | None, as_json: bool) ->
         echo("The queue has no such entry." if status else "The queue is empty.")
     else:
         rows = [[e.id, e.status, e.type, f"{e.retries}/{e.max_retries}", e.goal] for e in entries]
-        print_table(["id", "status", "type", "retries", "goal"], rows)
+        common.print_table(["id", "status", "type", "retries", "goal"], rows)
         _warn_of_stuck(stuck)
 
 
 @queue.command(epilog="Example:  evaluator queue show T-03")
 @click.argument("id_", metavar="ID")
 @queue_option
-@json_option
+@common.json_option
 def show(id_: str, folder: Path | None, as_json: bool) -> None:
     """Show an entry: what was tried, what was delivered, what it waits for."""
     from evaluator.jobs.queue_view import entry_details
@@ -177,7 +166,7 @@ def show(id_: str, folder: Path | None, as_json: bool) -> None:
     fields = stored.entry.to_dict()
     details = entry_details(stored)
     if as_json:
-        print_json({**fields, "options": details})
+        common.print_json({**fields, "options": details})
         return
     attempts = fields.pop("strategies_tried")
     for name, value in {**fields, **details}.items():
@@ -239,7 +228,7 @@ def show(id_: str, folder: Path | None, as_json: bool) -> None:
     "--sandbox",
 )
 @queue_option
-@json_option
+@common.json_option
 def work(
     workers: int | None,
     max_concurrent: int | None,
@@ -271,7 +260,12 @@ def work(
         from evaluator.queue import GraderVerifier
 
         verifiers.append(GraderVerifier(evaluator, grader))
-    show = _silent if as_json else _announce
+
+    def show(entry: QueueEntry) -> None:
+        if not as_json:
+            what = entry.deliverable_path or entry.blocked_reason or entry.goal
+            echo(f"{entry.id} {entry.status}: {visible(what, one_line=True)}", err=True)
+
     with _open(folder) as found:
         if max_concurrent is not None:
             found.configure(max_concurrent=max_concurrent)
@@ -285,9 +279,8 @@ def work(
             on_start=show,
             on_end=show,
         )
-        evaluator.close()
         if as_json:
-            print_json({**asdict(summary), "stats": asdict(found.stats())})
+            common.print_json({**asdict(summary), "stats": asdict(found.stats())})
         stuck = found.stuck() if until_empty else ()
     if stuck:
         _warn_of_stuck(stuck)
@@ -298,7 +291,7 @@ def work(
 @click.argument("id_", metavar="ID")
 @click.argument("guidance", nargs=-1)
 @queue_option
-@json_option
+@common.json_option
 def retry(id_: str, guidance: tuple[str, ...], folder: Path | None, as_json: bool) -> None:
     """Return a blocked entry to the queue. GUIDANCE is added to its text for the next attempts."""
     with _open(folder) as found:
@@ -308,17 +301,16 @@ def retry(id_: str, guidance: tuple[str, ...], folder: Path | None, as_json: boo
 @queue.command(epilog='Example:  evaluator queue tell "retry T-03 use the channel #research"')
 @click.argument("words", nargs=-1, required=True)
 @queue_option
-@json_option
+@common.json_option
 def tell(words: tuple[str, ...], folder: Path | None, as_json: bool) -> None:
     """Control the queue in words, also while it runs; - reads them from standard input.
 
     "skip T-02" cancels a pending entry, and "retry T-03 use …" returns a blocked one with guidance.
     Several are written on several lines; all of them are done, or none.
     """
-    if words == ("-",):
-        text = read_text("-")
-    else:
-        text = " ".join(words)
+    text = " ".join(words)
+    if text == "-":
+        text = common.read_text("-")
     with _open(folder) as found:
         _print_entries(found.tell(text), as_json)
 
@@ -326,7 +318,7 @@ def tell(words: tuple[str, ...], folder: Path | None, as_json: bool) -> None:
 @queue.command(epilog="Example:  evaluator queue skip T-04")
 @click.argument("id_", metavar="ID")
 @queue_option
-@json_option
+@common.json_option
 def skip(id_: str, folder: Path | None, as_json: bool) -> None:
     """Cancel a pending entry."""
     with _open(folder) as found:
@@ -336,23 +328,24 @@ def skip(id_: str, folder: Path | None, as_json: bool) -> None:
 @queue.command(epilog="Example:  evaluator queue archive --days 30")
 @click.option("--days", type=click.FloatRange(min=0), help="Default: archiveDays of the queue.")
 @queue_option
-@json_option
+@common.json_option
 def archive(days: float | None, folder: Path | None, as_json: bool) -> None:
     """Move entries that ended long ago into FOLDER/archive/YYYY-MM.json."""
     with _open(folder) as found:
         moved = found.archive(days)
     if as_json:
-        print_json(moved)
-    elif not moved:
+        common.print_json(moved)
+        return
+    if not moved:
         echo("No entry is old enough for the archive.")
-    for month, ids in {} if as_json else moved.items():
-        echo(f"archive/{month}.json: {_counted(len(ids))}")
+    for month, ids in moved.items():
+        echo(f"archive/{month}.json: {amount(len(ids), 'entry')}")
 
 
 @queue.command(epilog="Example:  evaluator queue export backup.json")
-@click.argument("file", required=False, type=FILE)
+@click.argument("file", required=False, type=common.FILE)
 @queue_option
-@json_option
+@common.json_option
 def export(file: Path | None, folder: Path | None, as_json: bool) -> None:
     """Write the queue as JSON to FILE, or to standard output.
 
@@ -364,19 +357,19 @@ def export(file: Path | None, folder: Path | None, as_json: bool) -> None:
         data = found.export()
         count = sum(found.stats().types.values())
     if file is None:
-        print_json_text(data.decode().removesuffix("\n"))
+        common.print_json_text(data.decode().removesuffix("\n"))
         return
     write_atomic(file, data)
     if as_json:
-        print_json({"file": str(file), "entries": count})
+        common.print_json({"file": str(file), "entries": count})
     else:
-        echo(f"{file}: {_counted(count)}")
+        echo(f"{file}: {amount(count, 'entry')}")
 
 
 @queue.command("import", epilog="Example:  evaluator queue import old-task-queue.json")
-@click.argument("file", required=False, type=FILE)
+@click.argument("file", required=False, type=common.FILE)
 @queue_option
-@json_option
+@common.json_option
 def import_(file: Path | None, folder: Path | None, as_json: bool) -> None:
     """Import a task-queue.json: everything in it, or nothing.
 
@@ -386,7 +379,7 @@ def import_(file: Path | None, folder: Path | None, as_json: bool) -> None:
     with _open(folder) as found:
         imported = found.import_file(file)
     if as_json:
-        print_json(asdict(imported))
+        common.print_json(asdict(imported))
         return
     for what in ("added", "changed", "unchanged", "dated"):
         ids: Sequence[str] = getattr(imported, what)
@@ -398,7 +391,7 @@ def import_(file: Path | None, folder: Path | None, as_json: bool) -> None:
 
 @queue.command(epilog="Example:  evaluator queue stats --json")
 @queue_option
-@json_option
+@common.json_option
 def stats(folder: Path | None, as_json: bool) -> None:
     """Show how many entries there are, by status and type, and the settings of the queue."""
     with _look(folder) as found:
@@ -408,12 +401,14 @@ def stats(folder: Path | None, as_json: bool) -> None:
     rows += [["ready to run", "", f"{numbers.ready:,}"], ["attempts", "", f"{numbers.attempts:,}"]]
     if numbers.stuck:
         rows.insert(-1, ["wait for a skipped or blocked entry", "", f"{numbers.stuck:,}"])
-    settings = (("maxConcurrent", numbers.max_concurrent), ("maxRetries", numbers.max_retries))
     rows += [
-        ["setting", name, str(value)]
-        for name, value in (*settings, ("archiveDays", numbers.archive_days))
+        ["setting", "maxConcurrent", str(numbers.max_concurrent)],
+        ["setting", "maxRetries", str(numbers.max_retries)],
+        ["setting", "archiveDays", str(numbers.archive_days)],
     ]
-    print_json_or_table(as_json, asdict(numbers), head=["what", "which", "number"], rows=rows)
+    common.print_json_or_table(
+        as_json, asdict(numbers), head=["what", "which", "number"], rows=rows
+    )
 
 
 def _warn_of_stuck(stuck: Sequence[StuckEntry]) -> None:
@@ -460,27 +455,16 @@ def _time(text: str | None) -> datetime | None:
 
 def _print_entry(entry: QueueEntry, as_json: bool) -> None:
     if as_json:
-        print_json(entry.to_dict())
+        common.print_json(entry.to_dict())
     else:
-        echo_text(f"{entry.id} {entry.status} ({entry.type}): {visible(entry.goal, one_line=True)}")
+        common.echo_text(
+            f"{entry.id} {entry.status} ({entry.type}): {visible(entry.goal, one_line=True)}"
+        )
 
 
 def _print_entries(entries: Sequence[QueueEntry], as_json: bool) -> None:
     if as_json:
-        print_json([entry.to_dict() for entry in entries])
+        common.print_json([entry.to_dict() for entry in entries])
         return
     for entry in entries:
         _print_entry(entry, as_json)
-
-
-def _announce(entry: QueueEntry) -> None:
-    what = entry.deliverable_path or entry.blocked_reason or entry.goal
-    echo(f"{entry.id} {entry.status}: {visible(what, one_line=True)}", err=True)
-
-
-def _silent(entry: QueueEntry) -> None:
-    pass
-
-
-def _counted(count: int) -> str:
-    return f"{count:,} {'entry' if count == 1 else 'entries'}"

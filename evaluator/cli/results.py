@@ -20,19 +20,8 @@ from typing import TYPE_CHECKING
 import click
 
 from evaluator import disk
+from evaluator.cli import common
 from evaluator.cli.batch import EXIT_INCOMPLETE, EXIT_THRESHOLD, exit_code_of_thresholds
-from evaluator.cli.common import (
-    FILE,
-    FOLDER,
-    PATH,
-    WorkProgress,
-    json_option,
-    markdown_option,
-    print_json,
-    refuse_two_formats,
-    stdout_is_terminal,
-    terminal_width,
-)
 from evaluator.cli.echo import echo
 from evaluator.errors import UsageError
 from evaluator.errors.messages import listed
@@ -46,7 +35,7 @@ if TYPE_CHECKING:
 
 _FORMATS = ("csv", "inspect", "jsonl", "junit", "markdown", "parquet")
 
-batch_argument = click.argument("batch", type=FOLDER)
+batch_argument = click.argument("batch", type=common.FOLDER)
 
 
 @click.command(
@@ -54,7 +43,7 @@ batch_argument = click.argument("batch", type=FOLDER)
     "  evaluator compare batches/both --variant openai/gpt-4o-mini --variant openai/gpt-4o "
     "--scorer f1"
 )
-@click.argument("batches", nargs=-1, required=True, type=FOLDER)
+@click.argument("batches", nargs=-1, required=True, type=common.FOLDER)
 @click.option(
     "--template",
     "templates",
@@ -91,8 +80,8 @@ batch_argument = click.argument("batch", type=FOLDER)
     help="Exit with 4 unless the whole interval of B - A is at least D, e.g. -0.02; with 5 if that "
     "cannot be decided.",
 )
-@markdown_option
-@json_option
+@common.markdown_option
+@common.json_option
 def compare(
     batches: tuple[Path, ...],
     templates: tuple[str, ...],
@@ -124,7 +113,7 @@ def compare(
         raise UsageError("give two batches, or one with two --variant or two --template")
     if no_cluster and cluster is not None:
         raise UsageError("give --cluster or --no-cluster, not both")
-    refuse_two_formats(markdown, as_json)
+    common.refuse_two_formats(markdown, as_json)
     if min_difference is not None and not math.isfinite(min_difference):
         raise UsageError(f"--min-difference is {min_difference}, expected a finite number")
     a = open_batch(paths[0])
@@ -138,7 +127,7 @@ def compare(
         b, templates[-1] if templates else None, variant=variants[-1] if variants else None
     )
     sides = a.results(first), b.results(second)
-    with WorkProgress(
+    with common.WorkProgress(
         "comparing", "results", total=_total(side.declared.total for side in sides)
     ) as progress:
         counted = (Results(progress.each(side), side.declared) for side in sides)
@@ -181,7 +170,7 @@ def _print_comparison(
     if metrics:
         tables += metric_tables(metrics)
     if as_json:
-        print_json(
+        common.print_json(
             {
                 **found.to_dict(),
                 "corrected": {each.scorer: each.to_dict() for each in corrected},
@@ -195,9 +184,9 @@ def _print_comparison(
     else:
         for title in titles:
             echo(title)
-        echo(found.to_text(terminal_width()), nl=False)
+        echo(found.to_text(common.terminal_width()), nl=False)
         if tables:
-            echo("\n" + as_text(tables, terminal_width()), nl=False)
+            echo("\n" + as_text(tables, common.terminal_width()), nl=False)
 
 
 def _total(totals: Iterable[int | None]) -> int | None:
@@ -247,11 +236,11 @@ def _named(part: str | None, names: Sequence[str]) -> str | None:
 
 
 @click.command(epilog="Example:  evaluator report batches/capitals-20260102-150405")
-@click.argument("batches", nargs=-1, required=True, type=FOLDER)
+@click.argument("batches", nargs=-1, required=True, type=common.FOLDER)
 @click.option(
     "--output",
     "-o",
-    type=FILE,
+    type=common.FILE,
     metavar="FILE",
     help="The HTML file. Default: report.html in the first batch's folder.",
 )
@@ -288,7 +277,7 @@ def report(
     path = output or batches[0] / "report.html"
     check_not_record(path)
     results = [each.results() for each in found]
-    with WorkProgress(
+    with common.WorkProgress(
         "writing the report", "results", total=_total(each.declared.total for each in results)
     ) as progress:
         parts = [
@@ -326,7 +315,7 @@ def report(
 )
 @batch_argument
 @click.option("--format", "-f", "kind", type=click.Choice(_FORMATS), required=True)
-@click.option("--output", "-o", type=PATH, required=True, metavar="FILE")
+@click.option("--output", "-o", type=common.PATH, required=True, metavar="FILE")
 def export(batch: Path, kind: str, output: Path) -> None:
     """Write a batch's results in another format; replaces an existing file."""
     from evaluator.batch.export import SUMMARISED
@@ -337,7 +326,7 @@ def export(batch: Path, kind: str, output: Path) -> None:
     found = open_batch(batch)
     check_not_record(output)
     results = found.results()
-    with WorkProgress("exporting", "results", total=results.declared.total) as progress:
+    with common.WorkProgress("exporting", "results", total=results.declared.total) as progress:
         if kind in SUMMARISED:
             summary = found.summarise()
         else:
@@ -367,27 +356,27 @@ def export(batch: Path, kind: str, output: Path) -> None:
     metavar="CONDITION",
     help="A condition on the numbers. May be repeated.",
 )
-@markdown_option
-@json_option
+@common.markdown_option
+@common.json_option
 def summary(batch: Path, thresholds: tuple[str, ...], markdown: bool, as_json: bool) -> None:
     """Show a batch's numbers as they are now, and check thresholds; makes no call."""
     from evaluator.batch.reading import open_batch
 
-    refuse_two_formats(markdown, as_json)
+    common.refuse_two_formats(markdown, as_json)
     _print_summary(open_batch(batch), thresholds, markdown=markdown, as_json=as_json)
 
 
 @click.command(epilog="Example:  evaluator batch merge shards/1 shards/2 shards/3 -o merged")
-@click.argument("folders", nargs=-1, required=True, type=FOLDER)
+@click.argument("folders", nargs=-1, required=True, type=common.FOLDER)
 @click.option(
     "--output",
     "-o",
-    type=PATH,
+    type=common.PATH,
     required=True,
     metavar="FOLDER",
     help="A new folder for the merged batch.",
 )
-@json_option
+@common.json_option
 def merge(folders: tuple[Path, ...], output: Path, as_json: bool) -> None:
     """Merge batches that were run with --shard into one folder, print its summary and check its
     thresholds.
@@ -440,7 +429,7 @@ def _print_summary(
     )
     checked = check_thresholds(numbers, wanted)
     if as_json:
-        print_json(
+        common.print_json(
             {
                 "summary": numbers.to_dict(),
                 "thresholds": [threshold.to_dict() for threshold in checked],
@@ -450,7 +439,7 @@ def _print_summary(
         if markdown:
             shown = numbers.to_markdown()
         else:
-            shown = numbers.to_text(terminal_width())
+            shown = numbers.to_text(common.terminal_width())
         echo(shown, nl=False)
         for threshold in checked:
             echo(str(threshold))
@@ -492,7 +481,7 @@ def view(folder: Path, port: int, no_browser: bool) -> None:
         def ready(address: str) -> None:
             echo(address)
             echo("Ctrl-C ends the server", err=True)
-            if stdout_is_terminal() and not no_browser:
+            if common.stdout_is_terminal() and not no_browser:
                 until_stopped.enter_context(_opened(address))
 
         _remove_left_files()

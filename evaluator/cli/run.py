@@ -9,17 +9,7 @@ from pathlib import Path
 
 import click
 
-from evaluator.cli.common import (
-    echo_text,
-    exit_code_of,
-    input_option,
-    json_option,
-    print_json,
-    read_inputs,
-    read_text,
-    stderr_is_terminal,
-    stdout_is_terminal,
-)
+from evaluator.cli import common
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
 from evaluator.errors import EvaluatorError, MachineError, TaskNotBegun, UsageError
@@ -42,7 +32,7 @@ are newer.
 @click.option(
     "--template", metavar="NAME", help="Evaluate this template instead of matching a request."
 )
-@input_option
+@common.input_option
 @evaluator_options(
     "--library",
     "--handler",
@@ -62,7 +52,7 @@ are newer.
 @click.option(
     "--strict", is_flag=True, help="Exit code 1 also if a task ends before its condition holds."
 )
-@json_option
+@common.json_option
 def run(
     request: str | None,
     template: str | None,
@@ -81,7 +71,7 @@ def run(
     if (request is None) == (template is None):
         raise UsageError("give either a REQUEST in words or --template NAME")
     if request is not None and (request == "-" or request.startswith("@")):
-        request = read_text(request.removeprefix("@"))
+        request = common.read_text(request.removeprefix("@"))
     if request is not None and not request.strip():
         raise UsageError("the REQUEST is empty: describe the task, or name a --template")
     evaluator = options.make_evaluator()
@@ -91,8 +81,8 @@ def run(
         node = library.get(name).node
     else:
         node = node_in(name)
-    streaming = stdout_is_terminal() and not as_json
-    values = read_inputs(inputs, node)
+    streaming = common.stdout_is_terminal() and not as_json
+    values = common.read_inputs(inputs, node)
     try:
         outcome = evaluator.evaluate_sync(
             name,
@@ -105,11 +95,10 @@ def run(
         if number is not None and not as_json:
             print_resume_command(number, options)
         raise
-    evaluator.close()
     if streaming:
         echo()
     if as_json:
-        print_json(outcome.to_dict())
+        common.print_json(outcome.to_dict())
     else:
         print_outcome(outcome, options.tasks_dir, shown=streaming)
         if (
@@ -119,7 +108,7 @@ def run(
         ):
             print_resume_command(outcome.task_id, options)
     if isinstance(outcome, TaskError):
-        raise click.exceptions.Exit(exit_code_of(outcome))
+        raise click.exceptions.Exit(common.exit_code_of(outcome))
     if strict and outcome.notes.get("termination_reason", CONDITION_MET) != CONDITION_MET:
         raise click.exceptions.Exit(1)
 
@@ -153,11 +142,8 @@ def print_resume_command(number: int, options: EvaluatorOptions) -> None:
     except EvaluatorError:
         pass  # the disk fails: the file is there and can be read later
     words = ["evaluator tasks resume", str(number)]
-    words += (
-        []
-        if options.tasks_dir == Path("tasks")
-        else ["--tasks", shlex.quote(str(options.tasks_dir))]
-    )
+    if options.tasks_dir != Path("tasks"):
+        words.append(f"--tasks {shlex.quote(str(options.tasks_dir))}")
     words += [f"--library {shlex.quote(str(folder))}" for folder in options.folders]
     words += [f"--root {shlex.quote(str(root))}" for root in options.roots]
     echo(f"resume with: {' '.join(words)}", err=True)
@@ -171,7 +157,7 @@ def write_piece(piece: str) -> None:
 
 def announce(path: str, what: str) -> None:
     """Shows at the terminal that a step starts."""
-    if path and stderr_is_terminal():
+    if path and common.stderr_is_terminal():
         echo(f"· {path} {what}", err=True, dim=True)
 
 
@@ -200,14 +186,11 @@ def print_outcome(outcome: Outcome, tasks_dir: Path, *, shown: bool) -> None:
     models = outcome.notes.get("models", ())
     is_known = any(str(warning).startswith("the answer is simulated") for warning in warnings)
     if not is_known and any(map(is_simulated_model, models)):
-        if len(models) == 1:
-            which = "the answer is"
-        else:
-            which = "answers are"
+        which = "the answer is" if len(models) == 1 else "answers are"
         echo(f"note: {which} simulated", err=True)
     if isinstance(outcome, TaskResult):
         if not shown or outcome.notes.get("steps") or outcome.notes.get("processed_inputs"):
-            echo_text(output_of(outcome))
+            common.echo_text(output_of(outcome))
     else:
         if outcome.violations:
             # The findings repeat the message, with positions.
@@ -220,10 +203,8 @@ def print_outcome(outcome: Outcome, tasks_dir: Path, *, shown: bool) -> None:
             echo(f"reparse: {outcome.details['reparse']!s}", err=True)
         if outcome.content and not shown:
             # The content of an error in XML is that XML, which nobody answered.
-            if outcome.reason == "xml_validation_failure":
-                label = "the XML"
-            else:
-                label = "partial answer"
+            is_xml = outcome.reason == "xml_validation_failure"
+            label = "the XML" if is_xml else "partial answer"
             echo(f"{label}:\n{outcome.content}", err=True)
     if outcome.task_id is not None:
         # A file that could not be closed stays in active/; one that could not be begun is removed.

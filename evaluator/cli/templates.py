@@ -9,20 +9,7 @@ from pathlib import Path
 
 import click
 
-from evaluator.cli.common import (
-    cost_bound,
-    describe_bound,
-    echo_text,
-    exit_code_of,
-    input_option,
-    json_option,
-    load_library,
-    print_json,
-    print_json_or_table,
-    print_table,
-    read_inputs,
-    read_text,
-)
+from evaluator.cli import common
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import EvaluatorOptions, flag_options, library_option
 from evaluator.cli.trust import shown_profiles
@@ -48,13 +35,13 @@ from evaluator.nodes import Atomic, Function, Task
 
 @click.group(invoke_without_command=True, epilog="Example:  evaluator templates --json")
 @library_option
-@json_option
+@common.json_option
 @click.pass_context
 def templates(context: click.Context, folders: tuple[Path, ...], as_json: bool) -> None:
     """List the templates: name, type, inputs, description."""
     if context.invoked_subcommand is not None:
         return
-    library = load_library(folders)
+    library = common.load_library(folders)
     rows: list[dict[str, str]] = []
     for name, template in sorted(library.templates.items()):
         node = template.node
@@ -77,14 +64,14 @@ def templates(context: click.Context, folders: tuple[Path, ...], as_json: bool) 
             }
         )
     cells = [[row["name"], row["type"], row["inputs"], row["description"]] for row in rows]
-    print_json_or_table(
+    common.print_json_or_table(
         as_json, rows, head=["template", "type", "inputs", "description"], rows=cells
     )
 
 
 @templates.command(epilog="Example:  evaluator templates overlap")
 @library_option
-@json_option
+@common.json_option
 def overlap(folders: tuple[Path, ...], as_json: bool) -> None:
     """Show which atomic templates requests will mistake for each other.
 
@@ -93,11 +80,11 @@ def overlap(folders: tuple[Path, ...], as_json: bool) -> None:
     """
     from evaluator.library.matching import find_overlaps
 
-    found = find_overlaps(load_library(folders).templates.values())
+    found = find_overlaps(common.load_library(folders).templates.values())
     if as_json:
-        print_json([{**asdict(each), "advice": each.advice} for each in found])
+        common.print_json([{**asdict(each), "advice": each.advice} for each in found])
         return
-    print_table(
+    common.print_table(
         ["template", "mistaken for", "scores", "words"],
         [
             [o.template, o.other, f"{o.score:.2f} : {o.other_score:.2f}", ", ".join(o.shared)]
@@ -121,7 +108,7 @@ def overlap(folders: tuple[Path, ...], as_json: bool) -> None:
     help="Maximum number of commits.",
 )
 @library_option
-@json_option
+@common.json_option
 def show(
     name: str, has_history: bool, limit: int, folders: tuple[Path, ...], as_json: bool
 ) -> None:
@@ -132,7 +119,7 @@ def show(
     """
     from evaluator.authoring.portraits import portrait
 
-    library = load_library(folders)
+    library = common.load_library(folders)
     one = portrait(library, shown_profiles(), name)
     if has_history:
         versions = _history(library, name, one.file, limit)
@@ -140,7 +127,9 @@ def show(
         versions = []
     if as_json:
         facts = asdict(one) | {"bound": one.bound.of_model_calls()}
-        print_json({key: facts[key] for key in facts if key != "prompts"} | {"history": versions})
+        common.print_json(
+            {key: facts[key] for key in facts if key != "prompts"} | {"history": versions}
+        )
         return
     for what, values in (
         (one.name, [one.kind, one.description]),
@@ -153,7 +142,7 @@ def show(
         echo(visible(f"{what}: {'; '.join(value for value in values if value)}"))
     if has_history:
         head = ["commit", "date", "version", "sha256", "subject"]
-        print_table(head, [[row[key] for key in head] for row in versions])
+        common.print_table(head, [[row[key] for key in head] for row in versions])
 
 
 def _history(
@@ -190,7 +179,7 @@ def _history(
 
 
 @click.command(epilog="Example:  evaluator handlers")
-@json_option
+@common.json_option
 def handlers(as_json: bool) -> None:
     """List the handler profiles: name, backend, model, limits."""
     from evaluator.handler.profiles import load_profiles
@@ -203,7 +192,7 @@ def handlers(as_json: bool) -> None:
         [name, p.backend, p.model or "-", str(p.max_turns), f"{p.timeout_s:g} s", p.description]
         for name, p in found
     ]
-    print_json_or_table(
+    common.print_json_or_table(
         as_json,
         [{**p.to_dict(), "allowed": name not in untrusted} for name, p in found],
         head=head,
@@ -221,10 +210,10 @@ def handlers(as_json: bool) -> None:
 
 @click.command(epilog="Example:  evaluator render summarise --input document=@notes.md")
 @click.argument("name")
-@input_option
+@common.input_option
 @flag_options(EvaluatorOptions, ["--library", "--handler"])
 @click.option("--model", metavar="MODEL", help="Also bound the cost with this model's price.")
-@json_option
+@common.json_option
 def render(
     name: str,
     inputs: tuple[str, ...],
@@ -241,7 +230,7 @@ def render(
     """
     from evaluator.interpreter.evaluator import Evaluator
 
-    library = load_library(folders)
+    library = common.load_library(folders)
     node = library.get(name).node
     evaluator = Evaluator(
         library,
@@ -250,14 +239,14 @@ def render(
         profiles=shown_profiles(),
         notice=lambda line: echo(line, err=True),
     )
-    values = read_inputs(inputs, node)
+    values = common.read_inputs(inputs, node)
     outcome, seen = evaluator.render(name, values)
     services = evaluator.services
     use = turns_by_profile(services.profiles, services.default_profile)
     limit = CallCounter(library, use=use).bound(node, values)
-    cost = cost_bound(limit, model)
+    cost = common.cost_bound(limit, model)
     if as_json:
-        print_json(
+        common.print_json(
             {
                 "requests": [preview.to_dict() for preview in seen],
                 "max_calls": limit.max_calls,
@@ -278,14 +267,14 @@ def render(
             if preview.tools:
                 echo(f"tools: {', '.join(preview.tools)}")
             for message in preview.messages:
-                echo_text(f"--- {message.role}\n{message.content}")
-        echo(f"a run makes {describe_bound(limit, model, cost_usd=cost)}", err=True)
+                common.echo_text(f"--- {message.role}\n{message.content}")
+        echo(f"a run makes {common.describe_bound(limit, model)}", err=True)
         if isinstance(outcome, TaskError):
             echo(f"error: {outcome}", err=True)
             for violation in outcome.violations:
                 echo(library.format_diagnostic(violation), err=True)
     if isinstance(outcome, TaskError):
-        raise click.exceptions.Exit(exit_code_of(outcome))
+        raise click.exceptions.Exit(common.exit_code_of(outcome))
 
 
 _SHOWN = 6
@@ -302,7 +291,7 @@ _SHOWN = 6
 )
 @click.option("--explain", metavar="NAME", help="Show all that counted for one template.")
 @library_option
-@json_option
+@common.json_option
 def match(
     request: str, limit: int, explain: str | None, folders: tuple[Path, ...], as_json: bool
 ) -> None:
@@ -317,7 +306,7 @@ def match(
     Exit code 1 if no template fits.
     """
     wanted = _read(request)
-    library = load_library(folders)
+    library = common.load_library(folders)
     if explain is not None:
         _explain_one(library, wanted, name=explain, as_json=as_json)
         return
@@ -328,7 +317,7 @@ def match(
         composites = []
     fits = not nothing_fits(next(iter(matches), None), composites)
     rows = [[m.template.name, f"{m.score:.2f}", _explain(m)] for m in matches]
-    print_json_or_table(
+    common.print_json_or_table(
         as_json, [_to_json(each) for each in matches], head=["template", "score", "why"], rows=rows
     )
     if not fits:
@@ -381,16 +370,18 @@ def _explain_one(library: TemplateLibrary, wanted: str | Task, name: str, as_jso
         )
     rows = [[r.term, r.field, f"{r.weight:.4f}"] for r in found.why]
     rows += [[term, "not held", ""] for term in found.missed]
-    print_json_or_table(as_json, _to_json(found), head=["term", "field", "weight"], rows=rows)
+    common.print_json_or_table(
+        as_json, _to_json(found), head=["term", "field", "weight"], rows=rows
+    )
     echo(f"Score of {visible(name)}: {found.score:.2f}.", err=as_json)
 
 
 def _read(request: str) -> str | Task:
     """The words of a request, or the node that is in it. Raises: UsageError, TemplateError."""
     if request == "-" or request.startswith("@"):
-        request = read_text(request.removeprefix("@"))
+        request = common.read_text(request.removeprefix("@"))
     elif request.endswith(".xml") and Path(request).is_file():
-        request = read_text(request)
+        request = common.read_text(request)
     if not is_xml(request):
         return request
     node = read_xml_request(request).node

@@ -14,6 +14,7 @@ import click
 from evaluator.cli.common import json_option, print_json, stderr_is_terminal, stdin_is_terminal
 from evaluator.cli.echo import echo
 from evaluator.errors import UsageError
+from evaluator.errors.messages import amount
 
 if TYPE_CHECKING:
     from evaluator.files.trust import ProjectFile
@@ -118,29 +119,26 @@ def trust(folder: Path | None, show: bool, remove: bool, as_json: bool) -> None:
 
     if show and remove:
         raise UsageError("--list and --remove exclude each other; give one of them")
+    project = folder or Path.cwd()
     if show:
         files = _allowed(folder)
+        what = "allowed"
     elif remove:
-        files = forget(folder or Path.cwd())
+        files = forget(project)
+        what = "no longer allowed"
     else:
-        files = find_files(folder or Path.cwd())
+        files = find_files(project)
+        what = "now allowed"
         if files:
             allow(files)
-    if not show and not remove:
-        for problem in unreadable_profiles(folder or Path.cwd()):
+        for problem in unreadable_profiles(project):
             echo(f"nothing is allowed for a profile that cannot be used:\n{problem}", err=True)
     if as_json:
         print_json([asdict(file) for file in files])
         return
     for file in files:
         echo(file.describe())
-    if show:
-        what = "allowed"
-    elif remove:
-        what = "no longer allowed"
-    else:
-        what = "now allowed"
-    echo(f"{len(files)} file{'' if len(files) == 1 else 's'} {what}", err=True)
+    echo(f"{amount(len(files), 'file')} {what}", err=True)
 
 
 def find_files(project: Path) -> list[ProjectFile]:
@@ -159,8 +157,5 @@ def find_files(project: Path) -> list[ProjectFile]:
 def _allowed(folder: Path | None) -> list[ProjectFile]:
     from evaluator.files.trust import allowed_files
 
-    if folder is None:
-        wanted = None
-    else:
-        wanted = str(folder.resolve())
+    wanted = None if folder is None else str(folder.resolve())
     return [file for file in allowed_files() if wanted in (None, file.project)]

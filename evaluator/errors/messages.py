@@ -50,6 +50,15 @@ def json_problem(error: Exception) -> str:
     return str(error)
 
 
+def amount(count: int, noun: str) -> str:
+    """`count` with its noun: `1 call`, `2 calls`, `2 batches`, `2 entries`."""
+    if count != 1:
+        if noun.endswith("ry"):
+            noun = f"{noun[:-1]}ie"
+        noun += "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}"
+
+
 def minutes_text(seconds: float) -> str:
     """`65.4` as `1:05`, `3725` as `1:02:05`."""
     whole = round(seconds)

@@ -195,6 +195,18 @@ def check_names(
             raise error(str(unknown))
 
 
+def mapping_of(value: Any) -> Mapping[str, Any]:
+    """`value` if it is a JSON object, else an empty one: what a file of somebody else holds may be
+    anything.
+    """
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def items_of(value: Any) -> list[Any]:
+    """`value` if it is a JSON array, else an empty one."""
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
 def fits(value: Any, hint: Any) -> bool:
     """Whether a value has the type of an annotation."""
     try:

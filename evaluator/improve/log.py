@@ -13,11 +13,12 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from evaluator import disk
 from evaluator.batch.identity import is_sealed, seal_line
 from evaluator.errors import ConfigurationError, RecordError, TaskBusy
+from evaluator.fields.records import mapping_of
 from evaluator.files.atomic import lock, try_lock
 from evaluator.files.locations import user_folder
 from evaluator.files.open_below import open_regular
@@ -51,7 +52,7 @@ class SealedLog:
             )
         line = seal_line(json.dumps({**chained, "signature": mark}))
         try:
-            disk.write(self._descriptor, line)
+            disk.write_all(self._descriptor, line)
             disk.fsync(self._descriptor)
         except OSError as error:
             raise RecordError(f"{self.path}: cannot be written: {error.strerror}") from error
@@ -114,7 +115,7 @@ def _check(path: Path, lines: list[bytes]) -> bool:
         if is_sealed(line):
             with suppress(ValueError):
                 entry = json.loads(line)
-        values = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
+        values = mapping_of(entry)
         if values.get("previous") != last:
             raise RecordError(f"{path}, line {number}: was changed after it was written")
         is_own = is_own and is_signed(_signed(values), values.get("signature"))

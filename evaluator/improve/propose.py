@@ -29,6 +29,7 @@ from evaluator.batch.folder import TASKS
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors import EvaluatorError, TemplateError, UsageError
 from evaluator.errors.messages import cut
+from evaluator.fields.records import mapping_of
 from evaluator.improve.edits import AddExample, Edit, EditError, apply_edits, read_edit
 from evaluator.improve.search import Candidate, Proposal, Request
 from evaluator.improve.steps import MAX_ADDED, added_steps, is_plain
@@ -242,12 +243,12 @@ class ProposalReader:
         """The proposals of an answer, and why others were refused."""
         found: list[Proposal] = []
         findings: list[str] = []
-        entries = _table(value).get("proposals")
+        entries = mapping_of(value).get("proposals")
         if not isinstance(entries, list):
             return [], ["the answer has no list of proposals"]
         for number, entry in enumerate(cast("list[Any]", entries), 1):
             try:
-                found.append(self._proposal(_table(entry)))
+                found.append(self._proposal(mapping_of(entry)))
             except EditError as error:
                 findings.append(f"proposal {number}: {error}")
         return found, findings
@@ -286,11 +287,6 @@ class ProposalReader:
             name: _as_text(value) for name, value in result.inputs.items() if name in declared
         }
         return AddExample(row=edit.row, inputs=inputs, output=output)
-
-
-def _table(value: Any) -> dict[str, Any]:
-    """A JSON object; empty for any other value."""
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def check_edits(checker: CandidateChecker, edits: Sequence[Edit]) -> str:

@@ -355,7 +355,9 @@ class Search:
         """Runs candidates on the selection rows. Returns: the outcomes of those that ran all rows,
         and where the others were dropped.
         """
-        champion, best = _best(state.pool)
+        champion, best = max(
+            state.pool.values(), key=lambda each: (_mean(each[1]), -_price(each[1]))
+        )
         rows = self._selection
         looks = max(1, min(LOOKS, len(rows) // LEAST_ROWS_OF_LOOK))
         clusters = self._clusters_of(rows)
@@ -509,10 +511,6 @@ def choose_finalist(
             if best is None or key[:2] > best[:2]:
                 best = key
     return None if best is None else best[2:]
-
-
-def _best(pool: Pool) -> tuple[Candidate, Outcomes]:
-    return max(pool.values(), key=lambda each: (_mean(each[1]), -_price(each[1])))
 
 
 def _missing(found: Mapping[str, Outcomes]) -> dict[str, Any]:

@@ -7,9 +7,9 @@ names are in `evaluator.queue` and `evaluator.background`.
 `store` is what the two databases share: opening, transactions, leases.
 
 The queue: `entries`, `document` and `intake` say what an entry is, in a file and in words.
-`queue_tables` and `queue_store` keep entries in a database; `archive`, `importing` and
-`publication` read and write the files beside it. `worker`, `dispatch`, `attempt_runs` and
-`deliverables` are an attempt and its result. `queue_view` and `task_queue` are what users call.
+`queue_tables` and `queue_store` keep entries in a database; `queue_files` reads and writes the
+files beside it. `worker`, `attempt_runs` and `deliverables` are an attempt and its result.
+`queue_view` and `task_queue` are what users call.
 
 Background tasks: `tasks` and `output` say what a task is, tells and prints.
 `background_store` is the database. `in_process` and `scripts` do the work of each type.

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from evaluator import clock, disk
 from evaluator.errors import ToolError
-from evaluator.errors.messages import cut
+from evaluator.errors.messages import amount, cut
 from evaluator.errors.results import Outcome, TaskError, TaskId, TaskResult
 from evaluator.files.atomic import try_lock
 from evaluator.handler.conversation import OnMessage
@@ -295,7 +295,7 @@ class WatchWork(Work):
             self._output.write_record(record, self._redactor)
 
     def _summary(self) -> str:
-        return "1 event" if self._events == 1 else f"{self._events} events"
+        return amount(self._events, "event")
 
 
 DUE_S = 24 * 3600.0

@@ -65,9 +65,7 @@ class Output:
 
     def write(self, data: bytes) -> None:
         """Appends `data`. Raises: OSError."""
-        view = memoryview(data)
-        while view:
-            view = view[disk.write(self.descriptor, view) :]
+        disk.write_all(self.descriptor, data)
 
     def write_record(self, record: Mapping[str, Any], redactor: Redactor) -> None:
         """Appends a line of JSON: `record` with the time, redacted. Raises: OSError."""

@@ -34,18 +34,18 @@ from evaluator.lazy_dataclass import frozen
 from evaluator.store import leases
 from evaluator.store.owners import current_owner, owner_text
 
-_DONE = (
-    "coalesce((SELECT status FROM entry WHERE number = needs), (SELECT status FROM archived "
-    "WHERE number = needs))"
-)
-_IS_READY = (
-    "status = 'pending' AND not_before <= ?"
-    " AND NOT EXISTS (SELECT 1 FROM dependency WHERE dependency.number = entry.number AND "
-    f"{_DONE} IS NOT 'done')"
-)
 _STATUS_OF_NEEDED = """
     coalesce((SELECT status FROM entry WHERE entry.number = dependency.needs),
              (SELECT status FROM archived WHERE archived.number = dependency.needs))"""
+_IS_READY = (
+    "status = 'pending' AND not_before <= ?"
+    " AND NOT EXISTS (SELECT 1 FROM dependency WHERE dependency.number = entry.number AND "
+    f"{_STATUS_OF_NEEDED} IS NOT 'done')"
+)
+_WAITS_FOR = (
+    f"SELECT needs FROM dependency WHERE number = ? AND {_STATUS_OF_NEEDED} IS NOT 'done' "
+    "ORDER BY needs"
+)
 # From the entries that will not be done up to those that wait for them, also through others that
 # wait.
 _STUCK = f"""
@@ -139,7 +139,7 @@ class QueueStore(QueueTables):
                 status="pending",
                 retries=0,
                 max_retries=queue["max_retries"] if max_retries is None else max_retries,
-                added_at=timestamp(clock.wall()),
+                added_at=now(),
             )
             self.insert(entry, options, last_number=number)
         return entry
@@ -160,7 +160,7 @@ class QueueStore(QueueTables):
             return StoredEntry(
                 parse_entry(row["document"]),
                 EntryOptions.from_json(row["options"]),
-                waits_for=self._waits_for(db, number),
+                waits_for=tuple(entry_id(row[0]) for row in db.execute(_WAITS_FOR, (number,))),
                 is_signed=row.is_own,
             )
 
@@ -203,7 +203,7 @@ class QueueStore(QueueTables):
         """pending → skipped. A recurring entry does not return. Raises: UsageError, for another
         state.
         """
-        return self._change(number, lambda entry: entries.skip(entry, self._now()))
+        return self._change(number, lambda entry: entries.skip(entry, now()))
 
     def retry(self, number: int, guidance: str | None = None) -> QueueEntry:
         """blocked → pending, with what the user adds for the next attempt. Raises: UsageError, for
@@ -246,7 +246,7 @@ class QueueStore(QueueTables):
             lease = randomness.token_hex(8)
             leases.take(db, lease, owner_text(owner), length_s=lease_s)
             entry = entries.start(
-                parse_entry(row["document"]), f"{owner.host}:{owner.pid}:{lease}", self._now()
+                parse_entry(row["document"]), f"{owner.host}:{owner.pid}:{lease}", now()
             )
             begun = _open_attempt(row["begun"], entry)
             options = EntryOptions.from_json(row["options"])
@@ -274,7 +274,7 @@ class QueueStore(QueueTables):
             number = claim.attempt_number
             key = randomness.token_hex(8)
             begun = BegunAttempt(
-                number, strategy, began_at=self._now(), key=key, tasks=tasks, after=after
+                number, strategy, began_at=now(), key=key, tasks=tasks, after=after
             )
         with self.transaction() as db:
             if not self._is_held(db, claim):
@@ -325,30 +325,23 @@ class QueueStore(QueueTables):
             for row in rows:
                 reason = ended.get(row["lease"])
                 if reason is not None:
-                    if row.is_own:
-                        begun = BegunAttempt.from_json(row["begun"])
-                    else:
-                        begun = None
+                    begun = BegunAttempt.from_json(row["begun"] if row.is_own else None)
                     lose = partial(self._lose, what=reason, begun=begun)
                     found.append(self._change(row["number"], lose))
         return found
 
     def _lose(self, entry: QueueEntry, what: str, begun: BegunAttempt | None) -> QueueEntry:
-        now = self._now()
         if begun is None:
-            begun = BegunAttempt(len(entry.strategies_tried) + 1, "unknown", began_at=now)
+            begun = BegunAttempt(len(entry.strategies_tried) + 1, "unknown", began_at=now())
         attempt = begun.stopped(f"{INTERRUPTED}: {what}")
         return entries.fail(
             entry,
             attempt,
-            now,
+            now(),
             reason=f"{what} in the last of {entry.retries + 1} attempts",
             action="1. Find out why workers end (memory, time limits)\n2. Run: evaluator queue "
             f"retry {entry.id}",
         )
-
-    def _now(self) -> str:
-        return timestamp(clock.wall())
 
     def _is_held(self, db: sqlite3.Connection, claim: Claim) -> bool:
         row = db.execute(
@@ -356,14 +349,6 @@ class QueueStore(QueueTables):
             (entry_number(claim.entry.id), claim.lease),
         ).fetchone()
         return row is not None
-
-    def _waits_for(self, db: sqlite3.Connection, number: int) -> tuple[str, ...]:
-        rows = db.execute(
-            f"SELECT needs FROM dependency WHERE number = ? AND {_DONE} IS NOT 'done' ORDER BY "
-            "needs",
-            (number,),
-        )
-        return tuple(entry_id(row[0]) for row in rows)
 
     def _change(
         self,
@@ -403,6 +388,11 @@ class QueueStore(QueueTables):
             options=following,
             max_retries=entry.max_retries,
         )
+
+
+def now() -> str:
+    """The present, as entries have times."""
+    return timestamp(clock.wall())
 
 
 def _open_attempt(text: str | None, entry: QueueEntry) -> BegunAttempt | None:

@@ -17,7 +17,6 @@ from typing import Annotated, Any, Self
 from evaluator import disk
 from evaluator.errors import RecordError, UsageError
 from evaluator.fields import Range, accept
-from evaluator.jobs.archive import archived_entry
 from evaluator.jobs.document import FILE, array_text, join_document, parse_entry, read_limited
 from evaluator.jobs.entries import (
     MAX_INTEGER,
@@ -27,7 +26,7 @@ from evaluator.jobs.entries import (
     entry_number,
     timestamp,
 )
-from evaluator.jobs.importing import fill_store
+from evaluator.jobs.queue_files import archived_entry, fill_store
 from evaluator.jobs.queue_store import QueueStore, StoredEntry, StuckEntry
 from evaluator.lazy_dataclass import frozen
 

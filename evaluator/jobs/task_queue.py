@@ -21,10 +21,7 @@ from evaluator.files.open_below import open_private_folder
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished
 from evaluator.interpreter.sync import sync_form
-from evaluator.jobs.archive import FOLDER as ARCHIVE
-from evaluator.jobs.archive import archive
 from evaluator.jobs.deliverables import Verifier
-from evaluator.jobs.dispatch import Dispatcher
 from evaluator.jobs.document import FILE, read_limited
 from evaluator.jobs.entries import (
     MAX_INTEGER,
@@ -36,7 +33,6 @@ from evaluator.jobs.entries import (
     next_time,
     timestamp,
 )
-from evaluator.jobs.importing import Imported, create_store, import_document
 from evaluator.jobs.intake import (
     checked_text,
     classify,
@@ -45,10 +41,19 @@ from evaluator.jobs.intake import (
     read_message,
     type_named,
 )
-from evaluator.jobs.publication import CONFLICT, LOCK, Publisher
+from evaluator.jobs.queue_files import (
+    ARCHIVE,
+    CONFLICT,
+    LOCK,
+    Imported,
+    Publisher,
+    archive,
+    create_store,
+    import_document,
+)
 from evaluator.jobs.queue_store import QueueStore
 from evaluator.jobs.queue_view import DATABASE, QueueView, check_not_lost, check_range
-from evaluator.jobs.worker import LEASE_S, QueueWorker, WorkSummary
+from evaluator.jobs.worker import LEASE_S, Dispatcher, QueueWorker, WorkSummary
 
 _ARCHIVE_EVERY_S = 3600.0
 _LOOK_S = 0.3

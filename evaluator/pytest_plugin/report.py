@@ -4,14 +4,13 @@ shortened.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.batch.run import BatchResult
-from evaluator.errors.messages import visible
+from evaluator.errors.messages import amount, visible
 from evaluator.pytest_plugin import UNKNOWN
 
 _SHOWN = 10
@@ -94,14 +93,12 @@ def _reasons(result: SampleResult) -> Iterator[str]:
 
 def summary_line(used: Mapping[str, Sequence[Any]]) -> str:
     """The total usage of all batches of a test run, from the properties of each test."""
-    ran = sum(used["samples"])
-    folders = Counter(used["folder"])
     tokens = [_sum(used[name]) for name in ("input_tokens", "output_tokens")]
     shown = ["an unknown number of" if number is None else f"{number:,}" for number in tokens]
     cost = _sum(used["cost_usd"])
     parts = [
-        f"evaluator: {len(folders):,} {'batch' if len(folders) == 1 else 'batches'}",
-        f"{ran:,} {'sample' if ran == 1 else 'samples'} evaluated",
+        f"evaluator: {amount(len(set(used['folder'])), 'batch')}",
+        f"{amount(sum(used['samples']), 'sample')} evaluated",
         f"{shown[0]} input and {shown[1]} output tokens",
         "cost unknown" if cost is None else f"cost {cost:.4f} US dollars",
     ]

@@ -30,6 +30,7 @@ from evaluator.batch.export.output_path import About, output_file
 from evaluator.batch.preferences import preference_table, preferences
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors import UsageError
+from evaluator.errors.messages import amount
 from evaluator.lazy_dataclass import frozen
 from evaluator.viewer.json_form import JsonForm, encoded, file_parts, with_title
 from evaluator.viewer.samples import (
@@ -246,12 +247,12 @@ def in_words(comparison: Comparison) -> str:
     if comparison.scorer is None:
         scale = 100
         digits = ".0f"
-        amount = f"{100 * size:.1f} points"
+        shown = f"{100 * size:.1f} points"
     else:
         scale = 1
         digits = ".3g"
-        amount = f"{size:.3g} of {comparison.scorer}"
-    rows = f"{comparison.n:,} pair{'' if comparison.n == 1 else 's'}"
+        shown = f"{size:.3g} of {comparison.scorer}"
+    rows = amount(comparison.n, "pair")
     if difference.low is not None and difference.high is not None:
         ends = [difference.low * scale, difference.high * scale]
         if difference.mean < 0:
@@ -264,8 +265,8 @@ def in_words(comparison: Comparison) -> str:
     word = "better" if difference.mean > 0 else "worse"
     is_certain = difference.low is not None and difference.high is not None
     if is_certain and (difference.low or 0) <= 0 <= (difference.high or 0):
-        return f"b is {word} by {amount}, which may be chance ({rows}; {flips})."
-    return f"b is {word} by {amount} ({rows}; {flips})."
+        return f"b is {word} by {shown}, which may be chance ({rows}; {flips})."
+    return f"b is {word} by {shown} ({rows}; {flips})."
 
 
 def numbers_data(

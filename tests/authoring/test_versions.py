@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +62,12 @@ def put(folder: Path, version: str = "1", kind: str = "kind", extra: str = "") -
     (folder / "templates" / "twice.xml").write_text(CALLER, encoding="utf-8")
 
 
-def git(*arguments: str) -> None:
+def git(*arguments: str, stdin: str = "") -> str:
     settings = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", *settings, *arguments], check=True, capture_output=True)
+    done = subprocess.run(
+        ["git", *settings, *arguments], check=True, capture_output=True, input=stdin, text=True
+    )
+    return done.stdout
 
 
 def test_diff_shows_prompts_bounds_tools_and_authority(run: Any, tmp_path: Path) -> None:
@@ -102,6 +106,31 @@ def test_markdown_of_a_diff_cannot_be_ended_by_a_template(run: Any, tmp_path: Pa
         line for line in out.splitlines() if line.startswith("```") and line.strip("`") == "diff"
     ]
     assert all(len(fence.removesuffix("diff")) > 4 for fence in fences) and fences
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_a_revision_writes_nothing_outside_of_its_folder(run: Any, tmp_path: Path) -> None:
+    git("init", "-q", ".")
+    put(tmp_path)
+    blob = git("hash-object", "-w", "templates/write.xml").strip()
+    inner = git("mktree", stdin=f"100644 blob {blob}\tplanted.xml\n").strip()
+    tree = git("mktree", stdin=f"040000 tree {inner}\t..\n").strip()
+    commit = git("commit-tree", tree, "-m", "Hostile").strip()
+    code, out = run("diff", commit, "templates")
+    assert code == 2 and "'../planted.xml' is outside of the repository" in out
+    assert not (Path(tempfile.gettempdir()) / "planted.xml").exists()
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_a_file_that_a_partial_clone_lacks_is_named(run: Any, tmp_path: Path) -> None:
+    git("init", "-q", ".")
+    put(tmp_path)
+    git("add", "-A")
+    git("commit", "-qm", "First")
+    blob = git("rev-parse", "HEAD:templates/write.xml").strip()
+    (tmp_path / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    code, out = run("diff", "HEAD", "templates")
+    assert code == 2 and "the repository lacks 'templates/write.xml'; fetch it first" in out
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

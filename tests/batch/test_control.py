@@ -347,6 +347,16 @@ def test_a_folder_that_cannot_be_written_is_an_error_that_says_so(
         control_batch(stopped.folder, "pause")
 
 
+def test_a_command_is_written_whole_where_the_disk_takes_a_part_of_it(
+    stopped: BatchResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "write", lambda fd, data: os.write(fd, data[:9]))
+        control_batch(stopped.folder, "retry")
+    status = batch_status(stopped.folder)
+    assert [str(command) for command in status.commands] == ["retry"] and not status.ignored
+
+
 def test_rows_that_can_be_read_once_are_not_run_again(
     quiz: Evaluator, run: Run, stopped: BatchResult
 ) -> None:

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from evaluator import RecordError, UsageError
 from evaluator.background import BackgroundStore, BackgroundTask
+from evaluator.cli import background
 from evaluator.cli.main import cli as cli_group
 from evaluator.store.owners import current_owner
 
@@ -212,3 +213,12 @@ def test_a_damaged_database_is_named_with_what_to_do(tmp_path, monkeypatch):
         match=r"background\.sqlite: the background tasks cannot be opened: .*; restore it",
     ):
         CliRunner().invoke(cli_group, ["ps"], catch_exceptions=False, standalone_mode=False)
+
+
+def test_a_character_that_two_reads_share_is_shown_at_a_terminal(tmp_path, monkeypatch):
+    output = tmp_path / "output"
+    text = "x" * (2**20 - 1) + "ü\n"
+    output.write_text(text, encoding="utf-8")
+    monkeypatch.setattr(background, "look_at_tasks", lambda folder, look: output)
+    monkeypatch.setattr(background, "stdout_is_terminal", lambda: True)
+    assert CliRunner().invoke(cli_group, ["logs", "b00000001"]).stdout == text

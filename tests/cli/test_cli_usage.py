@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from evaluator import Evaluator
+from evaluator.cli import main
 from tests.cli.conftest import PROGRAM
 
 # arguments, exit code, what standard error says
@@ -471,3 +473,16 @@ def test_strict_makes_an_unsatisfied_loop_an_exit_code(cli, write, success, code
     )
     assert cli("run", "--template", "t", "--handler", "offline").code == 0
     assert cli("run", "--template", "t", "--handler", "offline", "--strict").code == code
+
+
+@pytest.mark.parametrize("request_of_run", ["answer_question", "the end of a template"])
+def test_an_evaluator_is_closed_when_its_command_ends_also_with_an_error(
+    request_of_run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[Evaluator] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Evaluator, "close", lambda it: closed.append(it))
+    with pytest.raises(SystemExit) as ended:
+        main(["run", request_of_run, "--handler", "offline", "--input", "nonsense"])
+    assert ended.value.code == 2
+    assert len(closed) == 1

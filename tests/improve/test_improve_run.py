@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -13,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from evaluator import EvaluatorError, ProviderError, RecordError, TaskBusy, UsageError
+from evaluator import EvaluatorError, ProviderError, RecordError, TaskBusy, UsageError, disk
 from evaluator.files.atomic import locked_file
 from evaluator.improve import Certificate, OutOfBudget, improve_sync, verify, write_template
 from evaluator.improve.certificate import as_lines, as_page, read_certificate
+from evaluator.improve.log import open_log, read_log
 from tests.improve.capitals import (
     BETTER,
     EXAMPLE,
@@ -380,3 +382,13 @@ def test_a_budget_that_does_not_reach_the_decision_is_said(tmp_path: Path) -> No
     assert certificate.is_accepted
     assert certificate.content["price_unit"] == "US dollars"
     assert certificate.measured["spent_usd"] <= 4
+
+
+def test_an_entry_of_the_log_is_written_whole_where_the_disk_takes_a_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "write", lambda fd, data: os.write(fd, data[:9]))
+    with open_log(tmp_path / "log.jsonl") as log:
+        log.append({"event": "begin"})
+        log.append({"event": "base"})
+    assert read_log(tmp_path / "log.jsonl") == ([{"event": "begin"}, {"event": "base"}], True)

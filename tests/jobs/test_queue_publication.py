@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 
 from evaluator import UsageError
-from evaluator.jobs.archive import archive
 from evaluator.jobs.document import document_bytes, parse_entry, read_document
 from evaluator.jobs.entries import EntryOptions
-from evaluator.jobs.importing import import_document
-from evaluator.jobs.publication import Publisher
+from evaluator.jobs.queue_files import Publisher, archive, import_document
 from evaluator.jobs.queue_store import QueueStore
 
 EXAMPLE = (Path(__file__).parent / "example.json").read_bytes()

@@ -13,10 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from evaluator import UsageError
 from evaluator.jobs import entries
-from evaluator.jobs.archive import archive
 from evaluator.jobs.document import parse_entry, read_document
 from evaluator.jobs.entries import EntryOptions, StrategyAttempt, entry_id, entry_number
-from evaluator.jobs.publication import Publisher
+from evaluator.jobs.queue_files import Publisher, archive
 from evaluator.jobs.queue_store import QueueStore
 
 # The published table, written down a second time.

@@ -13,9 +13,9 @@ import pytest
 
 from evaluator import UsageError
 from evaluator.jobs import entries
-from evaluator.jobs.archive import archive
 from evaluator.jobs.document import parse_entry, read_document
 from evaluator.jobs.entries import EntryOptions, StrategyAttempt
+from evaluator.jobs.queue_files import archive
 from evaluator.jobs.queue_store import QueueStore
 from evaluator.jobs.queue_view import read_board
 from evaluator.store.owners import current_owner, owner_text

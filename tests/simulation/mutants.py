@@ -17,10 +17,10 @@ from evaluator.batch.submissions import Submissions
 from evaluator.batch.wave_log import WaveLog
 from evaluator.errors import TaskNotBegun
 from evaluator.files.atomic import write_atomic
-from evaluator.jobs import deliverables, dispatch, publication
+from evaluator.jobs import deliverables, queue_files
 from evaluator.jobs.attempt_runs import AttemptRuns
 from evaluator.jobs.background_store import _NOTICE, BackgroundStore
-from evaluator.jobs.importing import Imported
+from evaluator.jobs.queue_files import Imported
 from evaluator.jobs.queue_store import QueueStore
 from evaluator.jobs.store import JobStore
 from evaluator.record.journal import Journal
@@ -278,14 +278,14 @@ MUTANTS = [
     ),
     Mutant(
         "an entry is done before its answer is synced",
-        dispatch,
+        deliverables,
         "write_answer",
         _write_answer_unsynced,
         "queue",
     ),
     Mutant(
         "an edit of a person is overwritten",
-        publication,
+        queue_files,
         "import_edit",
         _import_whole_file,
         "queue",

@@ -15,7 +15,7 @@ from typing import Any
 from evaluator import UsageError, disk
 from evaluator.jobs.document import read_document
 from evaluator.jobs.entries import QueueEntry
-from evaluator.jobs.publication import CONFLICT
+from evaluator.jobs.queue_files import CONFLICT
 from evaluator.queue import TaskQueue
 from tests.simulation.machine_schedule import PATIENCE_S, MachineSchedule
 from tests.simulation.schedule import Plan, Violation, evaluator_of, folder

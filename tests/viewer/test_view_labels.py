@@ -160,6 +160,7 @@ def test_nothing_is_stored_without_the_form_and_for_a_text_that_was_not_shown(
             ("'maybe'", {"answer": "maybe"}),
             ("a note has", {"note": "x" * 10_001, "answer": "p"}),
             ("the name of a labeller", {"labeller": "x" * 201, "answer": "p"}),
+            ("who labels?", {"labeller": " ", "answer": "p"}),
             ("points above 0", {"precision": "nan", "answer": "p"}),
             ("no scorer 'other'", {"scorer": "other", "answer": "p"}),
             ("no such two templates", {"sides": "0,7", "answer": "p"}),
@@ -171,6 +172,9 @@ def test_nothing_is_stored_without_the_form_and_for_a_text_that_was_not_shown(
         for headers in ({}, {"Origin": "http://evil.example"}):
             data = ada.settings | {"token": ada.shown["token"], "question": question}
             assert (await site.ask("POST", ada.href, data=data, headers=headers)).status == 403
+        nobody = {"token": ada.shown["token"], "question": question, "answer": "p"}
+        headers = {"Origin": site.address}
+        assert (await site.ask("POST", ada.href, data=nobody, headers=headers)).status == 400
         await ada.look(action="label", answer="p", question=question)
         assert not (folder_path / LABELS).exists(), "a GET writes nothing"
         with BatchFolder.open(folder_path) as folder:

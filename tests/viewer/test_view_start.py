@@ -113,6 +113,15 @@ def test_the_cost_of_the_week_counts_what_is_unknown_apart(tmp_path: Path) -> No
     assert cost == {"known_usd": 1.5, "unknown": 1, "count": 4, "is_bound": False}
 
 
+def test_the_cost_of_what_has_not_ended_is_unknown_and_not_zero(tmp_path: Path) -> None:
+    write_batch(tmp_path / "batch", [PASSED], created=ago(days=1), state="running")
+    journal = TaskStore(tmp_path / "tasks").create("r")
+    journal.begin(StepStart("turn[1]", "model", "m", {}))
+    journal.flush()
+    cost = page(tmp_path, "/").data["cost"]
+    assert cost == {"known_usd": 0.0, "unknown": 2, "count": 2, "is_bound": False}
+
+
 def test_the_cost_of_the_week_is_a_lower_bound_where_a_process_ended_in_a_call(
     tmp_path: Path,
 ) -> None:

@@ -10,14 +10,7 @@ from typing import Any, get_args
 import click
 
 from evaluator import disk
-from evaluator.cli.common import (
-    FOLDER,
-    json_option,
-    print_json,
-    print_table,
-    stdout_is_terminal,
-    terminal_width,
-)
+from evaluator.cli import common
 from evaluator.cli.echo import echo, echo_raw
 from evaluator.cli.evaluator_options import tasks_option
 from evaluator.errors import RecordError, UsageError
@@ -111,7 +104,7 @@ NAME_WIDTH = 20
 @click.option("--parent", metavar="ID", help="Only subtasks of this task.")
 @click.option("--limit", type=click.IntRange(1), help="At most this many, the newest first.")
 @tasks_option
-@json_option
+@common.json_option
 def list_tasks(
     status: Any,
     interrupted: bool,
@@ -146,7 +139,7 @@ def list_tasks(
             err=True,
         )
     if as_json:
-        print_json([_as_json(task) for task in found])
+        common.print_json([_as_json(task) for task in found])
     else:
         _print_tasks(found)
 
@@ -191,12 +184,12 @@ def _print_tasks(tasks: Sequence[TaskSummary]) -> None:
         for i, name in enumerate(head[:-1])
         if name not in ("model", "cost", "tokens") or any(row[i] not in ("", "?") for row in rows)
     }
-    room = terminal_width() - LAST_WIDTH
+    room = common.terminal_width() - LAST_WIDTH
     for name in SPARE:
         if sum(widths.values()) + 2 * len(widths) > room:
             widths.pop(name, None)
     kept = [i for i, name in enumerate(head) if name in widths or name == head[-1]]
-    print_table([head[i] for i in kept], [[row[i] for i in kept] for row in rows])
+    common.print_table([head[i] for i in kept], [[row[i] for i in kept] for row in rows])
 
 
 def _cells(task: TaskSummary) -> list[str]:
@@ -228,7 +221,7 @@ def _cells(task: TaskSummary) -> list[str]:
     help="Its conversations with the model, message by message.",
 )
 @tasks_option
-@json_option
+@common.json_option
 def show(task: str, as_tree: bool, as_messages: bool, tasks_dir: Path, as_json: bool) -> None:
     """Show one task file: TASK is its id or its path."""
     if as_tree and as_messages:
@@ -236,7 +229,7 @@ def show(task: str, as_tree: bool, as_messages: bool, tasks_dir: Path, as_json: 
     store = TaskStore(tasks_dir)
     found = find_task(store, task)
     recording = store.read(found)
-    colour = stdout_is_terminal()
+    colour = common.stdout_is_terminal()
     if as_tree:
         from evaluator.record.tree import read_tree, render_tree
 
@@ -267,7 +260,7 @@ def _print(shown: str | dict[str, object]) -> None:
     if isinstance(shown, str):
         echo_raw(shown, nl=False)
     else:
-        print_json(shown)
+        common.print_json(shown)
 
 
 @click.command("export", epilog="Example:  evaluator tasks export 17 18 --to files")
@@ -277,11 +270,11 @@ def _print(shown: str | dict[str, object]) -> None:
     "folder",
     metavar="FOLDER",
     required=True,
-    type=FOLDER,
+    type=common.FOLDER,
     help="The folder to write to; it is created if it is missing.",
 )
 @tasks_option
-@json_option
+@common.json_option
 def export(tasks: tuple[str, ...], folder: Path, tasks_dir: Path, as_json: bool) -> None:
     """Write tasks as files TASK-N.md, one each: TASKS are their ids. Default: all.
 
@@ -308,7 +301,7 @@ def export(tasks: tuple[str, ...], folder: Path, tasks_dir: Path, as_json: bool)
         if not as_json:
             echo(str(path))
     if as_json:
-        print_json(paths)
+        common.print_json(paths)
 
 
 def _number(store: TaskStore, task: str) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from evaluator.cli.common import echo_text, json_option, print_json, print_json_or_table, read_text
+from evaluator.cli import common
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import tasks_option
 from evaluator.errors import UsageError
@@ -21,12 +21,12 @@ from evaluator.record.task_lists import TaskList, TaskLists
     "--role", metavar="ROLE", help="Show the next step that this role does, or that names no role."
 )
 @tasks_option
-@json_option
+@common.json_option
 def list_active(role: str | None, tasks_dir: Path, as_json: bool) -> None:
     """List the task lists that are not closed, each with its next step."""
     found = TaskLists(tasks_dir).list_active()
     rows = [[task.name, _progress(task), _next(task, role)] for task in found]
-    print_json_or_table(
+    common.print_json_or_table(
         as_json, [task.to_dict(role) for task in found], head=["name", "steps", "next"], rows=rows
     )
 
@@ -35,7 +35,7 @@ def list_active(role: str | None, tasks_dir: Path, as_json: bool) -> None:
 @click.argument("name")
 @click.option("--role", metavar="ROLE", help="Show the next step of this role.")
 @tasks_option
-@json_option
+@common.json_option
 def read(name: str, role: str | None, tasks_dir: Path, as_json: bool) -> None:
     """Print the task list NAME, active or closed, and on standard error its version and next step.
 
@@ -43,9 +43,9 @@ def read(name: str, role: str | None, tasks_dir: Path, as_json: bool) -> None:
     """
     task = TaskLists(tasks_dir).read(name)
     if as_json:
-        print_json({**task.to_dict(role), "content": task.content})
+        common.print_json({**task.to_dict(role), "content": task.content})
         return
-    echo_text(task.content.removesuffix("\n"))
+    common.echo_text(task.content.removesuffix("\n"))
     _print_next(task, role)
 
 
@@ -67,7 +67,7 @@ def read(name: str, role: str | None, tasks_dir: Path, as_json: bool) -> None:
     "--role", metavar="ROLE", help="The role that owns the task list and alone may change it."
 )
 @tasks_option
-@json_option
+@common.json_option
 def create(
     name: str,
     content: str | None,
@@ -111,7 +111,7 @@ def create(
     help="Only if the file still has the version that `read` showed; needed with --role.",
 )
 @tasks_option
-@json_option
+@common.json_option
 def update(
     name: str, content: str, role: str | None, version: str | None, tasks_dir: Path, as_json: bool
 ) -> None:
@@ -137,7 +137,7 @@ def update(
 )
 @click.option("--force", is_flag=True, help="Close it even if steps are open.")
 @tasks_option
-@json_option
+@common.json_option
 def close(name: str, role: str | None, force: bool, tasks_dir: Path, as_json: bool) -> None:
     """Move the task list NAME from active/ to done/. Refused, with the open steps, while steps are
     open.
@@ -157,7 +157,7 @@ def _content(option: str) -> str:
     if path == "" or (path == option and path != "-"):
         raise UsageError(f"--content {option[:200]!r}: expected @FILE, or - for standard input")
     try:
-        return read_text(path)
+        return common.read_text(path)
     except UsageError as error:
         raise UsageError(f"--content {error}") from error
 
@@ -166,7 +166,7 @@ def _from_template(option: str, name: str, role: str | None) -> str:
     """The text of a new list from a template: `option` is its file, or its name."""
     if "/" in option or option.endswith((".md", ".tpl")):
         try:
-            text = read_text(option)
+            text = common.read_text(option)
         except UsageError as error:
             raise UsageError(f"--from {error}") from error
     else:
@@ -176,7 +176,7 @@ def _from_template(option: str, name: str, role: str | None) -> str:
 
 def _print_result(task: TaskList, role: str | None, as_json: bool) -> None:
     if as_json:
-        print_json(task.to_dict(role))
+        common.print_json(task.to_dict(role))
         return
     echo(str(task.path))
     if task.state == "active":

@@ -8,20 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evaluator.cli.common import (
-    PATH,
-    echo_text,
-    exit_code_of,
-    json_option,
-    print_json,
-    read_inputs,
-    stdout_is_terminal,
-)
+from evaluator.cli import common
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options, tasks_option
 from evaluator.cli.run import announce, output_of, print_outcome, print_resume_command
 from evaluator.cli.tasks.list import find_task, parse_id, store_beside
 from evaluator.errors import CorruptRecord, RecordError, StepChanged, StepUnfinished, UsageError
+from evaluator.errors.messages import amount
 from evaluator.errors.results import Outcome, TaskError, TaskResult
 from evaluator.record.importing import ImportedFile, import_files
 from evaluator.record.redact import Redactor
@@ -68,7 +61,7 @@ _REPAIR = "hint: --repair continues from the whole records before the damage"
 @evaluator_options(
     "--library", "--root", "--memory", "--ask-in", "--tasks", "--sync", "--sandbox", "--trust"
 )
-@json_option
+@common.json_option
 def resume(
     task: str,
     unfinished: Any,
@@ -87,16 +80,13 @@ def resume(
     store = TaskStore(options.tasks_dir)
     found = find_task(store, task)
     store = store_beside(found, store)
-    if isinstance(found, int):
-        number = found
-    else:
-        number = parse_id(found.stem)
+    number = found if isinstance(found, int) else parse_id(found.stem)
     try:
         was_completed = store.read(found, repair=repair).status == "completed"
     except CorruptRecord as error:
         raise RecordError(f"{error}\n{_REPAIR}") from error
     evaluator = replace(options, tasks_dir=store.root).make_evaluator()
-    values = read_inputs(inputs, None)
+    values = common.read_inputs(inputs, None)
     try:
         outcome = evaluator.resume_sync(
             number,
@@ -110,19 +100,18 @@ def resume(
         if not as_json:
             print_resume_command(number, replace(options, tasks_dir=store.root))
         raise
-    evaluator.close()
     if as_json:
-        print_json(outcome.to_dict())
+        common.print_json(outcome.to_dict())
     elif was_completed and isinstance(outcome, TaskResult):
         echo(f"TASK-{number} is completed; this is its recorded result", err=True)
-        echo_text(output_of(outcome))
+        common.echo_text(output_of(outcome))
     else:
         _print_progress(outcome)
         print_outcome(outcome, store.root, shown=False)
     if isinstance(outcome, TaskError):
         _print_hint(outcome)
         raise click.exceptions.Exit(
-            2 if isinstance(outcome.cause, UsageError) else exit_code_of(outcome)
+            2 if isinstance(outcome.cause, UsageError) else common.exit_code_of(outcome)
         )
 
 
@@ -131,9 +120,7 @@ def _print_progress(outcome: Outcome) -> None:
     taken = resumed.get("steps_from_record", 0)
     ran = resumed.get("steps_run", 0)
     if taken or ran:
-        echo(
-            f"resumed: {taken} step{'' if taken == 1 else 's'} from the record, {ran} run", err=True
-        )
+        echo(f"resumed: {amount(taken, 'step')} from the record, {ran} run", err=True)
 
 
 def _print_hint(error: TaskError) -> None:
@@ -142,10 +129,7 @@ def _print_hint(error: TaskError) -> None:
     elif isinstance(error.cause, CorruptRecord):
         echo(_REPAIR, err=True)
     elif isinstance(error.cause, StepUnfinished):
-        if error.cause.can_tell:
-            tell = ", --unfinished tell leaves it to the model"
-        else:
-            tell = ""
+        tell = ", --unfinished tell leaves it to the model" if error.cause.can_tell else ""
         echo(f"hint: --unfinished repeat runs it again{tell}", err=True)
 
 
@@ -159,7 +143,7 @@ def _print_hint(error: TaskError) -> None:
     "differently.",
 )
 @evaluator_options("--library", "--root", "--tasks")
-@json_option
+@common.json_option
 def replay(task: str, template_changes: bool, options: EvaluatorOptions, as_json: bool) -> None:
     """Evaluate a recorded run again from its record alone: TASK is its id or its file.
 
@@ -172,9 +156,8 @@ def replay(task: str, template_changes: bool, options: EvaluatorOptions, as_json
         sends=False
     )
     found = evaluator.replay_sync(recorded, template_changes=template_changes)
-    evaluator.close()
     if as_json:
-        print_json(found.to_dict())
+        common.print_json(found.to_dict())
     else:
         _print_replay(found)
     if not found.ok:
@@ -184,10 +167,7 @@ def replay(task: str, template_changes: bool, options: EvaluatorOptions, as_json
 def _print_replay(found: Replay) -> None:
     from evaluator.record.json_difference import changed_lines
 
-    if stdout_is_terminal():
-        colours = {"-": "red", "+": "green"}
-    else:
-        colours = {}
+    colours = {"-": "red", "+": "green"} if common.stdout_is_terminal() else {}
     for change in found.changes:
         echo(f"{change.path}: {change.kind} {change.name} would now see")
         for line in changed_lines(change.recorded, change.now):
@@ -199,29 +179,24 @@ def _print_replay(found: Replay) -> None:
         sides = (("recorded", found.divergence.recorded), ("now", found.divergence.now))
         for label, side in sides if any(side is not None for _, side in sides) else ():
             echo(f"  {label}: {'nothing' if side is None else side}")
-    if found.task_id is None:
-        name = "the record"
-    else:
-        name = f"TASK-{found.task_id}"
-    answers = f"{found.answers} answer{'' if found.answers == 1 else 's'}"
-    steps = f"{found.steps} step{'' if found.steps == 1 else 's'}, {answers} from the record"
+    name = "the record" if found.task_id is None else f"TASK-{found.task_id}"
+    answers = amount(found.answers, "answer")
+    steps = f"{amount(found.steps, 'step')}, {answers} from the record"
     if found.ok and found.ends_at is not None:
         echo(f"{name}: as recorded ({steps}) up to {found.ends_at}, where its record ends")
     elif found.ok:
         echo(f"{name}: as recorded ({steps})")
     else:
-        many = len(found.changes)
-        if many:
-            what = f"{many} step{'' if many == 1 else 's'} changed"
-        else:
-            what = "not as recorded"
+        what = "not as recorded"
+        if found.changes:
+            what = f"{amount(len(found.changes), 'step')} changed"
         echo(f"{name}: {what}; {answers} taken from the record")
 
 
 @click.command("import", epilog="Example:  evaluator tasks import ~/other-program/tasks")
-@click.argument("paths", nargs=-1, required=True, type=PATH)
+@click.argument("paths", nargs=-1, required=True, type=common.PATH)
 @tasks_option
-@json_option
+@common.json_option
 def import_tasks(paths: tuple[Path, ...], tasks_dir: Path, as_json: bool) -> None:
     """Take over task files and task lists of other programs: PATHS are files or folders.
 
@@ -235,7 +210,7 @@ def import_tasks(paths: tuple[Path, ...], tasks_dir: Path, as_json: bool) -> Non
         if not as_json:
             _print_imported(file)
     if as_json:
-        print_json([file.to_dict() for file in found])
+        common.print_json([file.to_dict() for file in found])
     elif not found:
         echo("there is no file to import", err=True)
     if any(file.state == "unreadable" for file in found):
@@ -243,17 +218,11 @@ def import_tasks(paths: tuple[Path, ...], tasks_dir: Path, as_json: bool) -> Non
 
 
 def _print_imported(file: ImportedFile) -> None:
-    if file.line is None:
-        place = str(file.path)
-    else:
-        place = f"{file.path}:{file.line}"
+    place = str(file.path) if file.line is None else f"{file.path}:{file.line}"
     if file.state == "imported":
         echo(f"{file.name}  {place}")
     else:
-        if file.name is None:
-            what = "not imported"
-        else:
-            what = f"is {file.name}"
+        what = "not imported" if file.name is None else f"is {file.name}"
         echo(f"{place}: {what}: {file.reason}", err=True)
     for warning in file.warnings:
         echo(f"{place}: {warning}", err=True)

@@ -17,6 +17,7 @@ from evaluator.batch.labels import Label, shown_digest
 from evaluator.batch.reading import open_batch
 from evaluator.batch.records import SampleResult
 from evaluator.errors import EvaluatorError
+from evaluator.fields.records import items_of, mapping_of
 from evaluator.lazy_dataclass import frozen
 from evaluator.viewer.json_form import JsonForm, Page, Query
 from evaluator.viewer.samples import Distributions, result_data, transcripts
@@ -30,15 +31,7 @@ from evaluator.viewer.server.progress import (
     resume_command,
     simulated_cells,
 )
-from evaluator.viewer.server.state import (
-    LATER,
-    NoSuchPage,
-    State,
-    items,
-    mapping,
-    minute,
-    with_query,
-)
+from evaluator.viewer.server.state import LATER, NoSuchPage, State, minute, with_query
 
 ROWS_PER_PAGE = 50
 MAX_BATCHES = 500
@@ -82,8 +75,8 @@ def entry_data(entry: BatchEntry) -> dict[str, Any]:
     if batch is None:
         return data
     about = About(batch.manifest)
-    summary = mapping(BatchFolder.reader(batch.folder).summary())
-    groups = [mapping(each) for each in items(summary.get("groups"))[:MAX_CELLS]]
+    summary = mapping_of(BatchFolder.reader(batch.folder).summary())
+    groups = [mapping_of(each) for each in items_of(summary.get("groups"))[:MAX_CELLS]]
     return data | {
         "href": f"/batch/{entry.id}",
         "title": batch.name,
@@ -94,11 +87,11 @@ def entry_data(entry: BatchEntry) -> dict[str, Any]:
         "total": batch.manifest.get("total"),
         "templates": sorted({template for template, _ in batch.cells})[:MAX_CELLS],
         "cells": cell_names(batch)[:MAX_CELLS],
-        "counts": mapping(summary.get("counts")),
+        "counts": mapping_of(summary.get("counts")),
         "groups": [
             {
                 "name": cell_name((str(each.get("template")), str(each.get("variant") or ""))),
-                "estimate": mapping(mapping(each.get("accuracy")).get("estimate")),
+                "estimate": mapping_of(mapping_of(each.get("accuracy")).get("estimate")),
             }
             for each in groups
         ],
@@ -286,10 +279,12 @@ def sample_href(query: Query, key: str) -> str:
 
 def _error_kinds(numbers: Any) -> list[str]:
     """The kinds of errors in a summary."""
-    summaries = [mapping(each).get("summary") for each in items(mapping(numbers).get("batches"))]
-    groups = [group for each in summaries for group in items(mapping(each).get("groups"))]
-    errors = [error for group in groups for error in items(mapping(group).get("errors"))]
-    return sorted({str(mapping(error).get("kind")) for error in errors})
+    summaries = [
+        mapping_of(each).get("summary") for each in items_of(mapping_of(numbers).get("batches"))
+    ]
+    groups = [group for each in summaries for group in items_of(mapping_of(each).get("groups"))]
+    errors = [error for group in groups for error in items_of(mapping_of(group).get("errors"))]
+    return sorted({str(mapping_of(error).get("kind")) for error in errors})
 
 
 def _numbers(batch: Batch, index: BatchIndex) -> Any:

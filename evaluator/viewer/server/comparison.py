@@ -106,7 +106,9 @@ def compare_page(state: State, query: Query) -> Page:
             numbers_data(a.batch, b.batch, (a.group, b.group), scorer or None)
         ),
     )
-    pairs = _pairs(a, b)
+    first, second = a.rows(), b.rows()
+    # The rows of the results that have the same sample and epoch.
+    pairs = [(row, second[key]) for key, row in first.items() if key in second]
     verdicts = [
         (VERDICTS[a.index.verdicts[one]], VERDICTS[b.index.verdicts[other]]) for one, other in pairs
     ]
@@ -139,12 +141,6 @@ def _side(state: State, folder_id: str, cell: str, default: int) -> ComparedCell
     if cell in map(str, range(len(batch.cells))):
         number = int(cell)
     return ComparedCell(folder_id, batch, index=matrix.index, cell=number)
-
-
-def _pairs(a: ComparedCell, b: ComparedCell) -> list[Pair]:
-    """The numbers of the results of both sides that have the same sample and epoch."""
-    first, second = (side.rows() for side in (a, b))
-    return [(row, second[key]) for key, row in first.items() if key in second]
 
 
 def _pair(a: ComparedCell, b: ComparedCell, pair: Pair) -> dict[str, Any]:

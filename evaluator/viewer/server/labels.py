@@ -123,9 +123,11 @@ def give_label(state: State, query: Query) -> str:
 def _session(state: State, batch: Batch, index: BatchIndex, query: Query) -> Value:
     """The labeller's session; it is made again where results were added, after a while.
 
-    Raises: UsageError, for a scorer or sides that the batch does not have.
+    Raises: UsageError, without a labeller, or for a scorer or sides that the batch does not have.
     """
-    labeller = query["labeller"].strip()
+    labeller = query.get("labeller", "").strip()
+    if not labeller:
+        raise UsageError("who labels? open the page again, and give a name")
     precision = _precision(query.get("precision", ""))
     sides = query.get("sides", "")
     if sides:

@@ -262,7 +262,7 @@ class Matrix:
         index = self.index
         if wanted.sort == "row":
             places = index.places
-            if wanted.is_descending or not _is_sorted(places):
+            if wanted.is_descending or any(one > other for one, other in pairwise(places)):
                 return sorted(samples, key=places.__getitem__, reverse=wanted.is_descending)
             return samples
         if wanted.sort == "written":
@@ -417,7 +417,3 @@ def _rank(mask: int) -> int:
         if _has(mask, verdict):
             return rank
     return len(VERDICTS)
-
-
-def _is_sorted(values: Sequence[int]) -> bool:
-    return all(one <= other for one, other in pairwise(values))

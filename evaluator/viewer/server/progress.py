@@ -25,9 +25,10 @@ from evaluator.batch.options import BatchLimits
 from evaluator.batch.reading import open_batch
 from evaluator.batch.wave_log import submissions_of
 from evaluator.errors import BatchDamaged, RecordError, UsageError
+from evaluator.fields.records import items_of, mapping_of
 from evaluator.viewer.json_form import Query
 from evaluator.viewer.server.batch_index import BatchIndex
-from evaluator.viewer.server.state import COMPUTING_MS, LIVE_MS, State, items, mapping, minute
+from evaluator.viewer.server.state import COMPUTING_MS, LIVE_MS, State, minute
 
 SLOW_LIVE_MS = 15_000
 _SHARE = 100
@@ -42,13 +43,13 @@ def live_session(batch: Batch) -> dict[str, Any] | None:
     `stop` is why it ends soon; empty if it does not. `budget` has a text for each limit of the
     batch.
     """
-    found = mapping(BatchFolder.reader(batch.folder).progress())
+    found = mapping_of(BatchFolder.reader(batch.folder).progress())
     at = _number(found.get("at"))
     if at is None or not 0 <= clock.wall() - at < FRESH_S:
         return None
-    endpoints = items(found.get("endpoints"))[:MAX_ENDPOINTS]
+    endpoints = items_of(found.get("endpoints"))[:MAX_ENDPOINTS]
     return {
-        "endpoints": [_endpoint(mapping(each)) for each in endpoints],
+        "endpoints": [_endpoint(mapping_of(each)) for each in endpoints],
         "stop": str(found.get("stop") or ""),
         "budget": _budget(found),
     }
@@ -81,8 +82,8 @@ def _endpoint(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _budget(data: Mapping[str, Any]) -> list[str]:
-    limits = mapping(data.get("limits"))
-    usage = mapping(data.get("usage"))
+    limits = mapping_of(data.get("limits"))
+    usage = mapping_of(data.get("usage"))
     tokens = [_number(usage.get(name)) for name in ("input_tokens", "output_tokens")]
     used = {
         "max_cost": (_number(usage.get("cost_usd")), "${:,.4f}"),
@@ -131,7 +132,7 @@ def resume_command(name: str) -> str:
 
 def simulated_cells(batch: Batch) -> list[bool]:
     """Whether a simulated model answers, by cell."""
-    return [mapping(cell).get("simulated") is True for cell in batch.manifest.get("cells", [])]
+    return [mapping_of(cell).get("simulated") is True for cell in batch.manifest.get("cells", [])]
 
 
 def progress_data(batch: Batch, name: str, index: BatchIndex, about: About) -> dict[str, Any]:
@@ -219,7 +220,7 @@ def control_data(state: State, batch: Batch, *, is_running: bool, errors: list[s
         return None
     form = None
     if not is_complete:
-        limits = mapping(batch.manifest.get("limits"))
+        limits = mapping_of(batch.manifest.get("limits"))
         form = {
             "is_running": is_running,
             "is_paused": any(each.action == "pause" and not each.is_final for each in commands),
@@ -257,7 +258,7 @@ def control(state: State, query: Query) -> str:
 def _arguments(batch: Batch, action: str, query: Query) -> list[str]:
     match action:
         case "set":
-            current = mapping(batch.manifest.get("limits"))
+            current = mapping_of(batch.manifest.get("limits"))
             changed = [
                 f"{name.removeprefix(_LIMIT)}={text.strip() or 'none'}"
                 for name, text in query.items()

@@ -16,6 +16,7 @@ from typing import Any, cast
 from evaluator import clock
 from evaluator.background import BackgroundStore, BackgroundTask
 from evaluator.errors import EvaluatorError, UsageError
+from evaluator.fields.records import mapping_of
 from evaluator.handler.backends import is_simulated_model
 from evaluator.jobs.attempt_runs import ENTRY_LABEL
 from evaluator.jobs.background_tasks import with_tasks
@@ -25,7 +26,7 @@ from evaluator.jobs.tasks import TYPES
 from evaluator.lazy_dataclass import frozen
 from evaluator.queue import QueueEntry, QueueView, StrategyAttempt, TaskQueue
 from evaluator.viewer.json_form import Page, Query
-from evaluator.viewer.server.state import COMPUTING_MS, LIVE_MS, NoSuchPage, State, mapping, minute
+from evaluator.viewer.server.state import COMPUTING_MS, LIVE_MS, NoSuchPage, State, minute
 
 MAX_CARDS = 50
 MAX_CARD_CHARS = 200
@@ -166,7 +167,7 @@ def _run(state: State, entry: QueueEntry, attempt: StrategyAttempt) -> dict[str,
         return nothing
     header = recording.header
     # Another folder's worker may have numbered its runs alike.
-    if header is None or mapping(header.extra.get("labels")).get(ENTRY_LABEL) != entry.id:
+    if header is None or mapping_of(header.extra.get("labels")).get(ENTRY_LABEL) != entry.id:
         return nothing
     if recording.summary is None:
         models = ()

@@ -11,6 +11,7 @@ from typing import Any, cast, get_args
 
 from evaluator.errors import EvaluatorError, RecordError, UsageError
 from evaluator.errors.results import Usage
+from evaluator.fields.records import mapping_of
 from evaluator.handler.backends import is_simulated_model
 from evaluator.lazy_dataclass import frozen
 from evaluator.record.conversation import RecordedConversation, conversations
@@ -40,7 +41,6 @@ from evaluator.viewer.server.state import (
     Project,
     ProjectFolders,
     State,
-    mapping,
     minute,
     pretty,
     with_query,
@@ -93,7 +93,7 @@ class StepRow:
             "attempt": self.step.start.attempt,
             "max_attempts": self.step.start.max_attempts,
             "wait_s": self.step.start.backoff_s,
-            "cached": end is not None and bool(mapping(end.extra).get("cached")),
+            "cached": end is not None and bool(mapping_of(end.extra).get("cached")),
             "duration_s": None if end is None else end.duration_s,
             "usage": None if end is None else end.usage,
         }
@@ -212,7 +212,7 @@ def counted(usage: Any) -> Mapping[str, Any] | None:
     unknown.
     """
     if isinstance(usage, Mapping):
-        return {**Usage().to_dict(), **mapping(usage)}
+        return {**Usage().to_dict(), **mapping_of(usage)}
     return None
 
 
@@ -238,7 +238,7 @@ def _costs(task: TaskSummary) -> float:
     """The cost of an ended run; unknown costs count as 0 here, so that a least cost leaves them
     out.
     """
-    cost = mapping(None if task.summary is None else task.summary.usage).get("cost_usd")
+    cost = mapping_of(None if task.summary is None else task.summary.usage).get("cost_usd")
     return float(cost) if isinstance(cost, (int, float)) else 0.0
 
 
@@ -261,7 +261,7 @@ def run_page(state: State, query: Query) -> Page:
     rows = list(islice(_rows(tree, 0, timeline=Timeline(recording)), MAX_ROWS + 1))
     shown = _with_groups(rows[:MAX_ROWS])
     summary = recording.summary
-    result = mapping(None if summary is None else summary.result)
+    result = mapping_of(None if summary is None else summary.result)
     header = recording.header
     talks = conversations(recording)
     template, lines = _template(state, recording)

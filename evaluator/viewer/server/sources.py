@@ -24,11 +24,12 @@ from typing import Any
 
 from evaluator import clock
 from evaluator.errors import ConfigurationError
+from evaluator.fields.records import items_of, mapping_of
 from evaluator.files.locations import shipped
 from evaluator.lazy_dataclass import frozen
 from evaluator.record.conversation import RecordedConversation, answered_steps, messages_of
 from evaluator.record.steps import Recording, Step
-from evaluator.viewer.server.state import items, mapping, pretty
+from evaluator.viewer.server.state import pretty
 
 MAX_BYTES = 5_000_000
 MAX_FINDINGS = 50
@@ -55,9 +56,10 @@ class Finding:
 def findings(result: Mapping[str, Any], root: Path) -> list[Finding]:
     """The place of an error and its violations, as `TaskError.to_dict` writes them."""
     found = [
-        _finding(mapping(each), root) for each in items(result.get("violations"))[:MAX_FINDINGS]
+        _finding(mapping_of(each), root)
+        for each in items_of(result.get("violations"))[:MAX_FINDINGS]
     ]
-    location = mapping(result.get("location"))
+    location = mapping_of(result.get("location"))
     if location and all(each.place != _place(location) for each in found):
         found.insert(0, _finding(location, root))
     return found
@@ -384,8 +386,8 @@ def _output(step: Step) -> str:
         output = None
     else:
         output = step.end.output
-    if mapping(output):
-        output = mapping(output).get("content")
+    if mapping_of(output):
+        output = mapping_of(output).get("content")
     return pretty(output)
 
 

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 from evaluator import clock
 from evaluator.batch.folder import BatchFolder
 from evaluator.errors import EvaluatorError
+from evaluator.fields.records import items_of, mapping_of
 from evaluator.queue import EntryStatus, QueueEntry, QueueView
 from evaluator.record.steps import INTERRUPTED_CALLS
 from evaluator.record.store import TaskStore
@@ -22,7 +23,7 @@ from evaluator.viewer.server.matrix import MatrixQuery
 from evaluator.viewer.server.progress import live_session
 from evaluator.viewer.server.queues import MAX_CARD_CHARS, background_tasks
 from evaluator.viewer.server.runs import resume_command, run_data
-from evaluator.viewer.server.state import State, mapping
+from evaluator.viewer.server.state import State
 from evaluator.viewer.server.templates import templates_page
 
 LIVE_MS = 3_000
@@ -165,7 +166,7 @@ def _cost_of_week(
         if task.header is None or not _is_after(task.header.created, since):
             continue
         count += 1
-        cost = mapping(run["usage"]).get("cost_usd", 0.0)
+        cost = mapping_of(run["usage"]).get("cost_usd")
         if isinstance(cost, (int, float)):
             known += cost
         else:
@@ -175,16 +176,22 @@ def _cost_of_week(
 
 def _spendings_of(folder: Path) -> list[Mapping[str, Any]]:
     """The spending of each group of a batch."""
-    summary = mapping(BatchFolder.reader(folder).summary())
-    return [mapping(mapping(group).get("spending")) for group in summary.get("groups") or []]
+    summary = mapping_of(BatchFolder.reader(folder).summary())
+    return [
+        mapping_of(mapping_of(group).get("spending")) for group in items_of(summary.get("groups"))
+    ]
 
 
 def _cost_of(spendings: list[Mapping[str, Any]]) -> float | None:
-    """What all groups cost with their judges; None if that is not known of all results."""
+    """What all groups cost with their judges; None if that is not known of all results, or no
+    session has written the numbers yet.
+    """
+    if not spendings:
+        return None
     total = 0.0
     for spending in spendings:
         for name in ("cost_usd", "scoring_cost_usd"):
-            spent = mapping(spending.get(name))
+            spent = mapping_of(spending.get(name))
             if spent.get("known_for") != spent.get("of"):
                 return None
             total += float(spent.get("known") or 0.0)

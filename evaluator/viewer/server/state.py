@@ -13,13 +13,13 @@ import json
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import field
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 from urllib.parse import urlencode
 
 from evaluator import clock
@@ -193,9 +193,8 @@ LATER = Value(None, "", is_current=False)
 
 @dataclass(slots=True)
 class _Entry:
-    version: Hashable = None
-    value: Any = None
-    error: str = ""
+    latest: tuple[Hashable, Any, str] = (None, None, "")
+    """The version, the value and the error: replaced together, while others read."""
     due_s: float = 0.0
     done: threading.Event = field(default_factory=threading.Event)
 
@@ -226,7 +225,7 @@ class Computed:
             self._entries.move_to_end(name)
             if (
                 entry.done.is_set()
-                and entry.version != version
+                and entry.latest[0] != version
                 and clock.monotonic() >= entry.due_s
             ):
                 entry.done.clear()
@@ -234,7 +233,8 @@ class Computed:
                     target=_compute, args=(entry, version, compute, self._share), daemon=True
                 ).start()
         entry.done.wait(WAIT_S)
-        return Value(entry.value, entry.error, is_current=entry.version == version)
+        found, value, error = entry.latest
+        return Value(value, error, is_current=found == version)
 
 
 def _compute(entry: _Entry, version: Hashable, compute: Callable[[], Any], share: int) -> None:
@@ -249,9 +249,7 @@ def _compute(entry: _Entry, version: Hashable, compute: Callable[[], Any], share
         error = f"This is a bug of evaluator: {type(problem).__name__}: {problem}"
     finally:
         ended = clock.monotonic()
-        entry.value = value
-        entry.error = error
-        entry.version = version
+        entry.latest = (version, value, error)
         entry.due_s = ended + share * (ended - begun)
         entry.done.set()
 
@@ -332,22 +330,6 @@ def with_query(path: str, **values: Any) -> str:
     if given:
         return f"{path}?{urlencode(given, errors='replace')}"
     return path
-
-
-def mapping(value: Any) -> Mapping[str, Any]:
-    """`value` if it is a JSON object, else an empty one: what a file of somebody else holds may be
-    anything.
-    """
-    if isinstance(value, Mapping):
-        return cast("Mapping[str, Any]", value)
-    return {}
-
-
-def items(value: Any) -> list[Any]:
-    """`value` if it is a JSON array, else an empty one."""
-    if isinstance(value, list):
-        return cast("list[Any]", value)
-    return []
 
 
 def minute(time: Any) -> str:
