@@ -344,3 +344,21 @@ def read_manifest(data: bytes, *, repair: bool = False) -> dict[str, Any]:
     found = cast("dict[str, Any]", value)
     found.pop("crc32", None)
     return found
+
+
+def unfinished_reason(manifest: Mapping[str, Any]) -> str:
+    """Why a batch is unfinished according to its manifest; empty if it is finished or the manifest
+    has no state.
+    """
+    state = manifest.get("state")
+    if not isinstance(state, str) or state in ("", "complete"):
+        return ""
+    if state == "running":
+        return "the last session is running, or was killed"
+    sessions = manifest.get("sessions")
+    reason = None
+    if isinstance(sessions, list) and sessions:
+        last = cast("list[Any]", sessions)[-1]
+        if isinstance(last, Mapping):
+            reason = cast("Mapping[str, Any]", last).get("reason")
+    return f"the last session ended with: {reason or state}"

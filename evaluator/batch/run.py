@@ -32,7 +32,7 @@ from evaluator.batch.pending import MakeWork
 from evaluator.batch.permissions import sign
 from evaluator.batch.plan import BatchPlan, make_manifest, make_plan
 from evaluator.batch.progress import Display, Tally
-from evaluator.batch.reading import Results, open_batch, summary_of
+from evaluator.batch.reading import Results, open_batch
 from evaluator.batch.records import COUNTED, Limited
 from evaluator.batch.rows import FewShot, RowsInput, Selection
 from evaluator.batch.rows.object_rows import Shard, shard_of
@@ -350,7 +350,7 @@ async def run_in_folder(
     ):
         summary = batch.summarise(plan.metrics, measured)
     else:
-        summary = summary_of(batch, columns, plan.metrics, measured=measured)
+        summary = batch.summarise_columns(columns, plan.metrics, measured)
     if plan.metrics:
         folder.write_manifest(manifest | {"metric_values": _metric_values(summary, folder)})
     folder.write_summary(summary.to_dict())
