@@ -58,9 +58,17 @@ _WITHOUT_EFFECT = frozenset(
     }
 )
 
-# Settings that were added later: folders of batches that were run before they existed stay valid.
-_ADDED = frozenset({"sandbox", "top_p", "top_k", "stop", "logprobs", "echo", "extra_body"})
-_NOT_SET: tuple[object, ...] = (NO_SANDBOX, None, (), {})
+# Settings that were added later, with their values where they are not set: folders of batches that
+# were run before they existed stay valid.
+_ADDED = {
+    "sandbox": NO_SANDBOX,
+    "top_p": None,
+    "top_k": None,
+    "stop": (),
+    "logprobs": None,
+    "echo": None,
+    "extra_body": {},
+}
 
 # Settings that are short names; other strings may be long or private.
 _SHOWN = frozenset({"model", "backend", "tool_calling"})
@@ -100,9 +108,14 @@ def handler_settings(
     """
     settings: dict[str, Any] = {}
     for field in fields(config):
-        value = getattr(config, field.name)
-        if field.name not in _WITHOUT_EFFECT and not (field.name in _ADDED and value in _NOT_SET):
-            settings[field.name] = _plain(value)
+        name = field.name
+        value = getattr(config, name)
+        if name in _WITHOUT_EFFECT or (name in _ADDED and value == _ADDED[name]):
+            continue
+        if value is None or type(value) in _SCALARS:
+            settings[name] = value
+        else:
+            settings[name] = _plain(value)
     mapped = {**config.roles, **roles}
     return {
         **settings,
@@ -145,6 +158,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
     return repr(value)
+
+
+_SCALARS = (str, int, float, bool)
 
 
 class Identity:

@@ -340,7 +340,9 @@ async def run_in_folder(
         checked = sign_checked(plan, folder, kept.created, ended)
     kept.end(ended, checked)
     folder.write_changed(ended.counts.explained)
-    measured = measured_scorers(plan.thresholds)
+    # The thresholds of a shard are those of its whole batch.
+    thresholds = () if plan.options.select.shard else plan.thresholds
+    measured = measured_scorers(plan.thresholds) if plan.thresholds else ()
     batch = open_batch(path)
     if (
         columns is None
@@ -356,12 +358,11 @@ async def run_in_folder(
     folder.write_summary(summary.to_dict())
     if ended.error is not None:
         raise ended.error
-    # The thresholds of a shard are those of its whole batch.
-    if plan.options.select.shard:
-        thresholds = ()
+    if thresholds:
+        met = tuple(check_thresholds(summary, thresholds))
     else:
-        thresholds = check_thresholds(summary, plan.thresholds)
-    return BatchResult(path, ended, summary=summary, thresholds=tuple(thresholds))
+        met = ()
+    return BatchResult(path, ended, summary=summary, thresholds=met)
 
 
 def _metric_values(summary: BatchSummary, folder: BatchFolder) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from evaluator.batch.options import BatchLimits, BatchOptions, Stop, limits_to_d
 from evaluator.batch.pending import CompleteWork, MakeWork, find_unrecorded
 from evaluator.batch.permissions import is_own, sign
 from evaluator.batch.plan import BatchPlan
-from evaluator.batch.progress import SafeDisplay, Tally
+from evaluator.batch.progress import NoDisplay, SafeDisplay, Tally
 from evaluator.batch.result_index import ResultIndex
 from evaluator.batch.rows.object_rows import shard_of
 from evaluator.batch.session import Session, SessionEnd, interrupted_state
@@ -176,7 +176,10 @@ async def run_session(
     if make_work is None and earlier and _keeps_all(plan, folder, manifest.before):
         make_work = CompleteWork.of
     stop = options.stop or Stop()
-    display = SafeDisplay(make_display(options.display))
+    if options.display is None:
+        display = SafeDisplay(NoDisplay())
+    else:
+        display = SafeDisplay(make_display(options.display))
     waves = _make_waves(
         evaluator, plan, folder, limiter, stop=stop, display=display, created=manifest.created
     )
