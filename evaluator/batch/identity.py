@@ -293,19 +293,16 @@ def decode_line(line: bytes) -> dict[str, Any]:
     """A line of results as JSON, with what a line of an earlier version lacks. Raises: ValueError;
     AttributeError, for anything but an object.
     """
-    data = _decoded(line)
-    data.setdefault("interrupted_calls", 0)
-    return data
-
-
-def _decoded(line: bytes) -> dict[str, Any]:
     # orjson reads integers past 64 bits as floats, and no lone surrogates.
     if _MANY_DIGITS in line.translate(_TO_ZERO):
-        return json.loads(line)
-    try:
-        return orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return json.loads(line)
+        data = json.loads(line)
+    else:
+        try:
+            data = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            data = json.loads(line)
+    data.setdefault("interrupted_calls", 0)
+    return data
 
 
 def parse_line(line: bytes) -> SampleResult:

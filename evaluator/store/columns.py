@@ -341,16 +341,19 @@ class Interner:
 
     def _grow(self) -> None:
         entries = zip(self._hashes, self._numbers, strict=True)
-        size = 2 * (self._mask + 1)
-        if size > _MOST_SLOTS:
+        if self._mask + 1 >= _MOST_SLOTS:
             self._store(entries)
             self._set_slots(_MOST_SLOTS)
             return
-        self._set_slots(size)
+        self._set_slots(min(4 * (self._mask + 1), _MOST_SLOTS))
+        mask = self._mask
+        hashes = self._hashes
         for digest, number in entries:
             if digest != _EMPTY:
-                slot = self._slot(digest)
-                self._hashes[slot] = digest
+                slot = (digest ^ (digest >> 32)) & mask
+                while hashes[slot] != _EMPTY:
+                    slot = (slot + 1) & mask
+                hashes[slot] = digest
                 self._numbers[slot] = number
                 self._left -= 1
 

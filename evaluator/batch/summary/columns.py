@@ -32,6 +32,7 @@ MAX_VALUES = 1_000
 _MAX_EXAMPLE_CHARS = 500
 _DOLLARS = ("cost_usd", "scoring_cost_usd", "cache_saved_usd")
 _TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
+_FIRST_TOKENS = len(_DOLLARS)
 _PLACES = {name: place for place, name in enumerate((*_DOLLARS, *_TOKENS))}
 _SCORING_PLACES = {"cost_usd": 1, "cache_saved_usd": 2}
 """Where the amounts of a result, and those of its scores, are added."""
@@ -154,22 +155,26 @@ class ScorerColumns:
         values = _NO_SCORE
         fault = metadata = None
         if score is not None:
-            state = UNSCORED
             value = score["value"]
             passed = NONE
-            fault = _fault_in(score.get("error"), value)
+            fault = score.get("error")
+            if fault is None and value is not None and not math.isfinite(value):
+                fault = _not_finite(value)
             if fault is not None:
                 state = FAULTY
-                value = None
+                value = math.nan
             else:
                 if score["passed"] is not None:
                     passed = int(score["passed"])
                     if passed not in (0, 1):
                         raise OverflowError(f"passed is {passed}")
-                if value is not None:
-                    state = VALUED
-            answer = self.labels.number(score.get("answer"))
-            values = (state, math.nan if value is None else value, passed, answer)
+                state = VALUED
+                if value is None:
+                    state = UNSCORED
+                    value = math.nan
+            answer = score.get("answer")
+            answer = NONE if answer is None else self.labels.number(answer)
+            values = (state, value, passed, answer)
             metadata = score.get("metadata")
         if row == self._count:
             self._count += 1
@@ -238,15 +243,13 @@ def fault_of(score: Score) -> str | None:
     """What went wrong in the scorer; None where nothing did. A value that is not a finite number is
     a fault.
     """
-    return _fault_in(score.error, score.value)
+    if score.error is None and score.value is not None and not math.isfinite(score.value):
+        return _not_finite(score.value)
+    return score.error
 
 
-def _fault_in(error: str | None, value: float | None) -> str | None:
-    if error is not None:
-        return error
-    if value is not None and not math.isfinite(value):
-        return f"its value is {value}, which is not a finite number"
-    return None
+def _not_finite(value: float) -> str:
+    return f"its value is {value}, which is not a finite number"
 
 
 class Columns:
@@ -338,6 +341,13 @@ class Columns:
         self._epochs.add((group, result["epoch"]))
         run = _run_of(result)
         row = self.keys.number_of_hash(hash(key))
+        # Most results have 0 of both, which needs no call.
+        cached = result["cached_calls"]
+        if cached.__class__ is not int or cached:
+            cached = _calls(cached)
+        interrupted = result["interrupted_calls"]
+        if interrupted.__class__ is not int or interrupted:
+            interrupted = _calls(interrupted)
         values = (
             group,
             hash(sample_id),
@@ -345,8 +355,8 @@ class Columns:
             _CODES[result["verdict"]],
             self._error_of(result, self._put_scores(row, result["scores"])),
             self.target_labels.number(result["target"]),
-            _calls(result["cached_calls"]),
-            _calls(result["interrupted_calls"]),
+            cached,
+            interrupted,
             float(result["duration_s"]),
             *_used(result),
         )
@@ -581,8 +591,8 @@ def _used(result: Mapping[str, Any]) -> list[float]:
             continue
         if value is None:
             used[place] = NONE
-        elif place >= len(_DOLLARS):
-            used[place] = _count(value)
+        elif place >= _FIRST_TOKENS:
+            used[place] = value if value.__class__ is int and 0 <= value <= _MOST else _count(value)
         else:
             used[place] = value + 0.0
     for score in result["scores"].values():
