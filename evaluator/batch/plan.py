@@ -367,8 +367,15 @@ def _check_rows(
     Returns: a warning for each required input that is empty in some rows, with their number.
     Raises: RowError, for the first row that cannot be used.
     """
-    declared = [(node, Arguments(node), _inputs_to_check(node)) for node in nodes]
-    required = {each.name for _, _, inputs in declared for each in inputs if each.must_be_given}
+    declared: list[tuple[TopLevel, Arguments, list[Input]]] = []
+    required: set[str] = set()
+    for node in nodes:
+        inputs: list[Input] = []
+        # The parameters of a function are checked when it is called.
+        if not isinstance(node, Function):
+            inputs += (each for each in node.inputs if each.name != FEWSHOT)
+        declared.append((node, Arguments(node), inputs))
+        required |= {each.name for each in inputs if each.must_be_given}
     empty = dict.fromkeys(sorted(required), 0)
     number = 0
 
@@ -394,13 +401,6 @@ def _check_rows(
         for name, count in empty.items()
         if count
     ]
-
-
-def _inputs_to_check(node: TopLevel) -> Sequence[Input]:
-    """The declared inputs of a task; the parameters of a function are checked when it is called."""
-    if isinstance(node, Function):
-        return ()
-    return [each for each in node.inputs if each.name != FEWSHOT]
 
 
 def _names_of(metrics: Sequence[Metric], scorers: Collection[str]) -> list[str]:

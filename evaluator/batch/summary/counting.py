@@ -226,7 +226,11 @@ def summarise_columns(
     else:
         everything = range(len(columns))
         whole = _Group(columns, everything, total=None)
-        counts = _counts(columns, everything, pending=_pending(total, columns))
+        pending = None
+        if total is not None:
+            expected = sum(total.values()) if isinstance(total, Mapping) else total
+            pending = _remaining(expected, len(columns))
+        counts = _counts(columns, everything, pending=pending)
     return BatchSummary(
         unfinished=unfinished,
         counts=counts,
@@ -270,12 +274,6 @@ def _totals(
     if total is not None and len(columns.groups) == 1:
         return dict.fromkeys(columns.groups, total)
     return {}
-
-
-def _pending(total: int | Mapping[tuple[str, str], int] | None, columns: Columns) -> int | None:
-    if total is None:
-        return None
-    return _remaining(sum(total.values()) if isinstance(total, Mapping) else total, len(columns))
 
 
 def _remaining(total: int, results: int) -> int:
@@ -391,6 +389,12 @@ class _Group:
         else:
             clusters_of_judged = self.clusters(judged)
         passed = sum(passes)
+        # How often a judge gave each grade, the most frequent first.
+        grades: dict[str, int] = {}
+        if scorer.are_grades:
+            names = list(scorer.labels.numbers or ())
+            for number, count in Counter(filter(is_known, scorer.answers.at(rows))).most_common():
+                grades[names[number]] = count
         waiting = 0
         if 0 < states[ABSENT] < len(rows):
             absent = rows_where(partial(eq, ABSENT), scorer.state, rows)
@@ -405,7 +409,7 @@ class _Group:
             passed,
             len(passes) - passed,
             self.with_known_interval(proportion_interval(passes, clusters_of_judged)),
-            _grades(scorer, rows) if scorer.are_grades else {},
+            grades,
             waiting=waiting,
         )
 
@@ -551,13 +555,6 @@ def _counts(columns: Columns, rows: Rows, pending: int | None) -> VerdictCounts:
 def _percentiles(values: Sequence[float]) -> Percentiles:
     p50, p90, p99 = percentiles(values, (0.5, 0.9, 0.99))
     return Percentiles(p50, p90, p99, len(values))
-
-
-def _grades(scorer: ScorerColumns, rows: Rows) -> dict[str, int]:
-    """How often a judge gave each grade, the most frequent first."""
-    names = list(scorer.labels.numbers or ())
-    seen = Counter(filter(is_known, scorer.answers.at(rows)))
-    return {names[number]: count for number, count in seen.most_common()}
 
 
 def _notes(
