@@ -48,12 +48,12 @@ from evaluator.batch.rows import RowMapping, RowsInput, RowSource, open_rows
 from evaluator.batch.rows.fewshot import FEWSHOT, ShotPool, read_shots
 from evaluator.batch.scorers import (
     Scorer,
-    check_rows,
     is_bounded,
     make_scorers,
     score_names,
 )
 from evaluator.batch.scorers.function_scorer import UnloadedScorer
+from evaluator.batch.scorers.scorer_registry import check_rows
 from evaluator.batch.statistics import reducer
 from evaluator.batch.thresholds import Threshold, check_fit, parse_threshold
 from evaluator.batch.work import Variant

@@ -205,11 +205,6 @@ class Tally:
         self.interrupted_calls += result["interrupted_calls"]
 
     @property
-    def usage(self) -> Usage:
-        """What the new results used, judges included."""
-        return Usage.from_dict(self._used)
-
-    @property
     def done(self) -> int:
         """The number of results, each sample once."""
         return self.before + self.ran - self.replaced

@@ -27,7 +27,8 @@ from evaluator.batch.records import COUNTED, Sample, SampleResult, Verdict
 from evaluator.batch.result_index import EarlierResults, ResultIndex
 from evaluator.batch.rows import RowSource
 from evaluator.batch.run import BatchResult, absolute, run_in_folder, sync_form
-from evaluator.batch.scorers import check_rows, make_scorers
+from evaluator.batch.scorers import make_scorers
+from evaluator.batch.scorers.scorer_registry import check_rows
 from evaluator.batch.summary.tables import Table, number
 from evaluator.batch.wave_log import submissions_of
 from evaluator.batch.work import Variant, WorkItem

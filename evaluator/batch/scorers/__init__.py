@@ -10,7 +10,6 @@ from evaluator.batch.scorers.function_scorer import FunctionScorer as FunctionSc
 from evaluator.batch.scorers.function_scorer import scorer as scorer
 from evaluator.batch.scorers.scorer_registry import SCORERS as SCORERS
 from evaluator.batch.scorers.scorer_registry import ScorerSpec as ScorerSpec
-from evaluator.batch.scorers.scorer_registry import check_rows as check_rows
 from evaluator.batch.scorers.scorer_registry import describe_scorer as describe_scorer
 from evaluator.batch.scorers.scorer_registry import is_bounded as is_bounded
 from evaluator.batch.scorers.scorer_registry import make_scorer as make_scorer
