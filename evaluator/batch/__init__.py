@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from evaluator.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from evaluator.batch.cells import Judges as Judges
     from evaluator.batch.control import BatchStatus as BatchStatus
     from evaluator.batch.control import Command as Command
     from evaluator.batch.control import batch_status as batch_status
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from evaluator.batch.engines import make_engine as make_engine
     from evaluator.batch.identity import Cell as Cell
     from evaluator.batch.identity import Identity as Identity
-    from evaluator.batch.judges import Judges as Judges
     from evaluator.batch.labels import CurrentLabels as CurrentLabels
     from evaluator.batch.labels import Label as Label
     from evaluator.batch.labels import LabelVerdict as LabelVerdict
@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from evaluator.batch.work import WorkResult as WorkResult
 
 _HOMES = {
+    ".cells": ("Judges",),
     ".control": ("BatchStatus", "Command", "batch_status", "control_batch"),
     ".cost_plan": ("Amounts", "plan_costs"),
     ".costs": ("CacheSaving", "CostPart", "CostPlan"),
@@ -92,7 +93,6 @@ _HOMES = {
     ".options": ("BatchLimits", "BatchOptions", "Stop"),
     ".plan": ("BatchPlan", "make_plan"),
     ".identity": ("Cell", "Identity"),
-    ".judges": ("Judges",),
     ".labels": ("CurrentLabels", "Label", "LabelVerdict"),
     ".thresholds": ("Threshold", "ThresholdResult"),
     ".progress": (

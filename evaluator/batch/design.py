@@ -53,22 +53,20 @@ class PlannedDecision:
 
 def plan_decision(
     deciding: Deciding,
-    rows: RowSource,
+    method: Method,
     *,
+    rows: RowSource,
     variants: int,
     epochs: int,
     cluster: str | None,
     recorded: Decision | None,
-) -> PlannedDecision | None:
-    """The decision of a batch; None if it has to decide nothing. Reads all rows.
+) -> PlannedDecision:
+    """What a batch has to decide by `deciding`, whose method is `method`. Reads all rows.
 
     `recorded` is the one of the batch that is resumed.
 
     Raises: UsageError, if it cannot be planned, or is not the recorded one.
     """
-    method = deciding.method
-    if method is None:
-        return None
     if not rows.is_repeatable or rows.is_live:
         raise UsageError("detect and race read the rows several times: give a file or a list")
     if method == "race" and variants < 2:

@@ -1,5 +1,4 @@
-"""The metadata fields, or expressions, `cluster` and `group_by` and the targets, checked before a
-batch runs.
+"""The metadata fields, or expressions, `cluster` and `group_by`, checked before a batch runs.
 
 Without the check, a misspelt name would give intervals as if all results were independent, and a
 single group.
@@ -7,15 +6,12 @@ single group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from evaluator.batch.records import Sample, SampleResult
 from evaluator.batch.rows.mapping import Getter, MissingField, getter, is_blank
-from evaluator.batch.scorers import Scorer
-from evaluator.batch.scorers.builtin_scorer import BuiltinScorer
 from evaluator.errors import ExpressionError, UsageError
 from evaluator.errors.messages import did_you_mean, listed
 from evaluator.language.syntax import has_markup
@@ -134,35 +130,6 @@ def _check_expression(rows: RowSource, text: str, purpose: str) -> None:
             raise UsageError(f"{purpose}, row {sample.id!r:.80}: {message}") from error
     if not has_value:
         raise UsageError(f"{purpose}: {text} has no value for any row")
-
-
-def check_rows(rows: RowSource, scorers: Iterable[Scorer]) -> None:
-    """Checks the first 1,000 rows, as far as they can be read ahead, with the scorers that can.
-
-    Raises: UsageError, for a row that a scorer cannot score, such as one with a target that it
-    cannot compare; says which row.
-    """
-    checked = [
-        each
-        for each in scorers
-        if isinstance(each, BuiltinScorer)
-        and (
-            type(each).check_row is not BuiltinScorer.check_row
-            or type(each).check_target is not BuiltinScorer.check_target
-        )
-    ]
-    if not checked:
-        return
-    for sample in islice(rows.read_ahead(), MOST_FIELDS):
-        if sample is None:
-            return
-        for scorer in checked:
-            try:
-                scorer.check_row(sample)
-            except UsageError as error:
-                raise UsageError(
-                    f"scorer {scorer.name!r}, row {sample.id!r:.80}: {error}"
-                ) from error
 
 
 def _hint(name: str, fields: Collection[str], taken: Mapping[str, str]) -> str:

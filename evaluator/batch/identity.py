@@ -58,9 +58,17 @@ _WITHOUT_EFFECT = frozenset(
     }
 )
 
-# Settings that were added later: folders of batches that were run before they existed stay valid.
-_ADDED = frozenset({"sandbox", "top_p", "top_k", "stop", "logprobs", "echo", "extra_body"})
-_NOT_SET: tuple[object, ...] = (NO_SANDBOX, None, (), {})
+# Settings that were added later, with their values where they are not set: folders of batches that
+# were run before they existed stay valid.
+_ADDED = {
+    "sandbox": NO_SANDBOX,
+    "top_p": None,
+    "top_k": None,
+    "stop": (),
+    "logprobs": None,
+    "echo": None,
+    "extra_body": {},
+}
 
 # Settings that are short names; other strings may be long or private.
 _SHOWN = frozenset({"model", "backend", "tool_calling"})
@@ -100,9 +108,14 @@ def handler_settings(
     """
     settings: dict[str, Any] = {}
     for field in fields(config):
-        value = getattr(config, field.name)
-        if field.name not in _WITHOUT_EFFECT and not (field.name in _ADDED and value in _NOT_SET):
-            settings[field.name] = _plain(value)
+        name = field.name
+        value = getattr(config, name)
+        if name in _WITHOUT_EFFECT or (name in _ADDED and value == _ADDED[name]):
+            continue
+        if value is None or type(value) in _SCALARS:
+            settings[name] = value
+        else:
+            settings[name] = _plain(value)
     mapped = {**config.roles, **roles}
     return {
         **settings,
@@ -145,6 +158,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
     return repr(value)
+
+
+_SCALARS = (str, int, float, bool)
 
 
 class Identity:
@@ -277,19 +293,16 @@ def decode_line(line: bytes) -> dict[str, Any]:
     """A line of results as JSON, with what a line of an earlier version lacks. Raises: ValueError;
     AttributeError, for anything but an object.
     """
-    data = _decoded(line)
-    data.setdefault("interrupted_calls", 0)
-    return data
-
-
-def _decoded(line: bytes) -> dict[str, Any]:
     # orjson reads integers past 64 bits as floats, and no lone surrogates.
     if _MANY_DIGITS in line.translate(_TO_ZERO):
-        return json.loads(line)
-    try:
-        return orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return json.loads(line)
+        data = json.loads(line)
+    else:
+        try:
+            data = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            data = json.loads(line)
+    data.setdefault("interrupted_calls", 0)
+    return data
 
 
 def parse_line(line: bytes) -> SampleResult:
@@ -344,3 +357,21 @@ def read_manifest(data: bytes, *, repair: bool = False) -> dict[str, Any]:
     found = cast("dict[str, Any]", value)
     found.pop("crc32", None)
     return found
+
+
+def unfinished_reason(manifest: Mapping[str, Any]) -> str:
+    """Why a batch is unfinished according to its manifest; empty if it is finished or the manifest
+    has no state.
+    """
+    state = manifest.get("state")
+    if not isinstance(state, str) or state in ("", "complete"):
+        return ""
+    if state == "running":
+        return "the last session is running, or was killed"
+    sessions = manifest.get("sessions")
+    reason = None
+    if isinstance(sessions, list) and sessions:
+        last = cast("list[Any]", sessions)[-1]
+        if isinstance(last, Mapping):
+            reason = cast("Mapping[str, Any]", last).get("reason")
+    return f"the last session ended with: {reason or state}"

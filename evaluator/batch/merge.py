@@ -18,7 +18,7 @@ from evaluator import disk
 from evaluator.batch.folder import TASKS, BatchFolder
 from evaluator.batch.labels import copy_labels
 from evaluator.batch.permissions import is_own, sign
-from evaluator.batch.reading import Batch, open_batch, summary_of
+from evaluator.batch.reading import Batch, open_batch
 from evaluator.batch.rows.object_rows import Shard
 from evaluator.batch.summary import Columns
 from evaluator.errors import RecordError, UsageError
@@ -173,7 +173,7 @@ def _write(parts: Sequence[_ShardBatch], path: Path) -> None:
             _copy_tasks(part.folder / TASKS, path / TASKS)
             copy_labels(part.folder, path)
         folder.write_manifest(_merged_manifest(parts, lost))
-        folder.write_summary(summary_of(open_batch(path), columns).to_dict())
+        folder.write_summary(open_batch(path).summarise_columns(columns).to_dict())
         folder.sync()
 
 

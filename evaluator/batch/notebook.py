@@ -68,7 +68,7 @@ class NotebookDisplay(NoDisplay):
         return share + messages.fields(self._name, values | {"notices": "\n".join(self._notices)})
 
 
-def make_display(display: Display | DisplayName | None) -> Display:
+def make_display(display: Display | DisplayName) -> Display:
     """The display that `run_batch` was given. "auto" is a table in a notebook, else live on a
     terminal, else none.
     """
@@ -88,8 +88,6 @@ def make_display(display: Display | DisplayName | None) -> Display:
         if stream is None or display == "none":
             return NoDisplay()
         return kinds[display](stream)
-    if display is None:
-        return NoDisplay()
     return display
 
 

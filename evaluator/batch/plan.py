@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Any
 from evaluator.batch.arguments import Arguments
 from evaluator.batch.averages import Average
 from evaluator.batch.cells import (
+    Judges,
     answered_cells,
     bound_of_cells,
+    check_logprobs,
+    find_judges,
     inputs_of,
     make_cells,
     make_variants,
@@ -25,14 +28,13 @@ from evaluator.batch.cells import (
 )
 from evaluator.batch.decision import Decision
 from evaluator.batch.design import PlannedDecision, plan_decision
-from evaluator.batch.fields import check_fields, check_rows
+from evaluator.batch.fields import check_fields
 from evaluator.batch.folder import MANIFEST, BatchFolder
 from evaluator.batch.identity import (
     SCHEMA,
     Cell,
     digest,
 )
-from evaluator.batch.judges import Judges, check_logprobs, find_judges
 from evaluator.batch.metrics import (
     Metric,
     StoredMetric,
@@ -51,6 +53,7 @@ from evaluator.batch.scorers import (
     score_names,
 )
 from evaluator.batch.scorers.function_scorer import UnloadedScorer
+from evaluator.batch.scorers.scorer_registry import check_rows
 from evaluator.batch.statistics import reducer
 from evaluator.batch.thresholds import Threshold, check_fit, parse_threshold
 from evaluator.batch.work import Variant
@@ -196,7 +199,9 @@ def make_plan(
     else:
         cells, settings = make_cells(evaluator, names, variants=variants)
     parts = scorer_parts(evaluator, scorers, cells=cells)
-    metrics = make_metrics(options.metrics, options.group_by, cluster=options.cluster)
+    metrics: tuple[Metric, ...] = ()
+    if options.metrics:
+        metrics = make_metrics(options.metrics, options.group_by, cluster=options.cluster)
     thresholds = [
         parse_threshold(each) if isinstance(each, str) else each for each in options.thresholds
     ]
@@ -204,15 +209,13 @@ def make_plan(
         options, thresholds, scorers=scorers, parts=parts, metrics=metrics, cells=cells
     )
     source, shots = _open_rows(evaluator, names, rows, options=options)
-    reads = {
-        f"metric {metric.name}": metric.reads for metric in metrics if isinstance(metric, Average)
-    }
-    check_fields(
-        source,
-        {"cluster": options.cluster, "group_by": options.group_by, **reads},
-        target=options.target,
-    )
-    check_rows(source, scorers)
+    fields = {"cluster": options.cluster, "group_by": options.group_by}
+    for metric in metrics:
+        if isinstance(metric, Average):
+            fields[f"metric {metric.name}"] = metric.reads
+    if set(fields.values()) != {None}:
+        check_fields(source, fields, target=options.target)
+    check_rows(source.read_ahead(), scorers)
     check_logprobs(evaluator, scorers, cells, is_answered=is_answered)
     _check_provider_batch(evaluator, options, source, () if is_answered else variants)
     _check_measure(options, scorers)
@@ -220,9 +223,8 @@ def make_plan(
     if deciding is not None and deciding.decision.design.epochs != options.epochs:
         options = replace(options, epochs=deciding.decision.design.epochs)
         return make_plan(evaluator, names, rows, options)
-    if is_answered or _was_begun(options):
-        warnings = []
-    else:
+    warnings: list[str] = []
+    if not is_answered and not _was_begun(options):
         nodes = [evaluator.library.get(name).node for name in names]
         warnings = _check_rows(source, nodes, shots=shots)
     return BatchPlan(
@@ -235,7 +237,7 @@ def make_plan(
         thresholds=thresholds,
         reducers=reducers,
         call_bound=CallBound(0, 0, lines=()) if is_answered else bound_of_cells(evaluator, cells),
-        judges=find_judges(evaluator, scorers, cells=cells),
+        judges=find_judges(evaluator, scorers, parts=parts, cells=cells),
         shots=shots,
         metrics=metrics,
         warnings=tuple(warnings),
@@ -320,9 +322,12 @@ def _plan_decision(options: BatchOptions, rows: RowSource, variants: int) -> Pla
                 "a decision is designed before the first call: give its options to a new batch, "
                 "and the same ones when it is resumed"
             )
+    if method is None:
+        return None
     return plan_decision(
         options.decide,
-        rows,
+        method,
+        rows=rows,
         variants=variants,
         epochs=options.epochs,
         cluster=options.cluster,
@@ -333,8 +338,10 @@ def _plan_decision(options: BatchOptions, rows: RowSource, variants: int) -> Pla
 def _check_measure(options: BatchOptions, scorers: Sequence[Scorer]) -> None:
     """Raises: UsageError, if no scorer gives the score that the batch decides by."""
     measure = options.decide.measure
+    if measure is None:
+        return
     names = [name for scorer in scorers for name in score_names(scorer)]
-    if measure is None or measure in names:
+    if measure in names:
         return
     # A scorer whose code is not loaded may have this value.
     if not any(
@@ -360,8 +367,15 @@ def _check_rows(
     Returns: a warning for each required input that is empty in some rows, with their number.
     Raises: RowError, for the first row that cannot be used.
     """
-    declared = [(node, Arguments(node), _inputs_to_check(node)) for node in nodes]
-    required = {each.name for _, _, inputs in declared for each in inputs if each.must_be_given}
+    declared: list[tuple[TopLevel, Arguments, list[Input]]] = []
+    required: set[str] = set()
+    for node in nodes:
+        inputs: list[Input] = []
+        # The parameters of a function are checked when it is called.
+        if not isinstance(node, Function):
+            inputs += (each for each in node.inputs if each.name != FEWSHOT)
+        declared.append((node, Arguments(node), inputs))
+        required |= {each.name for each in inputs if each.must_be_given}
     empty = dict.fromkeys(sorted(required), 0)
     number = 0
 
@@ -387,13 +401,6 @@ def _check_rows(
         for name, count in empty.items()
         if count
     ]
-
-
-def _inputs_to_check(node: TopLevel) -> Sequence[Input]:
-    """The declared inputs of a task; the parameters of a function are checked when it is called."""
-    if isinstance(node, Function):
-        return ()
-    return [each for each in node.inputs if each.name != FEWSHOT]
 
 
 def _names_of(metrics: Sequence[Metric], scorers: Collection[str]) -> list[str]:
@@ -434,6 +441,9 @@ def _reducers_of(
     reducers = None
     if options.reducers is not None:
         reducers = tuple(reducer(name).name for name in options.reducers)
+    names = _names_of(metrics, parts)
+    if not thresholds and reducers is None:
+        return None
     return check_fit(
         thresholds,
         scorers=[*parts, *_values_of_unloaded(scorers, UnloadedScorer, thresholds=thresholds)],
@@ -442,7 +452,7 @@ def _reducers_of(
         reducers=reducers,
         bounded=[name for name, part in parts.items() if is_bounded(part)],
         metrics=[
-            *_names_of(metrics, parts),
+            *names,
             *_values_of_unloaded(metrics, StoredMetric, thresholds=thresholds),
         ],
     )

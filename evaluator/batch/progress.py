@@ -205,11 +205,6 @@ class Tally:
         self.interrupted_calls += result["interrupted_calls"]
 
     @property
-    def usage(self) -> Usage:
-        """What the new results used, judges included."""
-        return Usage.from_dict(self._used)
-
-    @property
     def done(self) -> int:
         """The number of results, each sample once."""
         return self.before + self.ran - self.replaced
@@ -246,14 +241,19 @@ class Tally:
             eta_s = left / rate
         else:
             eta_s = None
+        usage = Usage.from_dict(self._used)
         cost_left = None
         time_left = None
         if left:
-            if self.usage.cost_usd is None:
-                cost_left = None
-            else:
+            if usage.cost_usd is not None:
                 cost_left = self._costs.sum_of(left)
-            time_left = self._time_left(left, eta_s)
+            time_left = self._durations.sum_of(left)
+            if time_left is not None and eta_s is not None and time_left.mean:
+                # The time at the rate of now varies as the durations of the samples do.
+                share = eta_s / time_left.mean
+                time_left = Remaining(eta_s, time_left.low * share, time_left.high * share)
+            else:
+                time_left = None
         return Snapshot(
             done,
             self.total,
@@ -263,7 +263,7 @@ class Tally:
             elapsed_s=now - self.started,
             rate=rate,
             eta_s=eta_s,
-            usage=self.usage,
+            usage=usage,
             cached_calls=self.cached_calls,
             interrupted_calls=self.interrupted_calls,
             endpoints=endpoints,
@@ -272,14 +272,6 @@ class Tally:
             silent=silent,
             known_usage=Usage.from_dict(self._known),
         )
-
-    def _time_left(self, left: int, eta_s: float | None) -> Remaining | None:
-        """The time at the rate of now; it varies as the durations of the samples do."""
-        work = self._durations.sum_of(left)
-        if work is None or eta_s is None or not work.mean:
-            return None
-        share = eta_s / work.mean
-        return Remaining(eta_s, work.low * share, work.high * share)
 
 
 class Display(Protocol):

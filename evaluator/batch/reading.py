@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
@@ -17,14 +18,15 @@ from evaluator.batch.calibration import (
     position_bias,
 )
 from evaluator.batch.decision import Decision
-from evaluator.batch.export.output_path import About
-from evaluator.batch.folder import BatchFolder
+from evaluator.batch.folder import LABELS, BatchFolder
+from evaluator.batch.identity import unfinished_reason
 from evaluator.batch.labels import CurrentLabels, read_labels
 from evaluator.batch.metrics import Metric, compute_metrics, stored_metrics
 from evaluator.batch.records import SampleResult
 from evaluator.batch.summary import (
     BatchSummary,
     Columns,
+    GroupSummary,
     MetricValue,
     summarise_columns,
 )
@@ -114,32 +116,43 @@ class Batch:
 
     def _declared(self, cells: set[tuple[str, str]]) -> Declared:
         manifest = self.manifest
-        handlers = {
-            cell.get("handler") or ""
-            for cell in manifest.get("cells", [])
-            if (cell["template"], cell["variant"]) in cells
-        }
+        handlers = self._handlers(cells)
         scorers = manifest.get("scorers")
         reasons = manifest.get("count_as_failed")
-        decision = Decision.of(manifest)
+        decision = self.decision
         stopped = ""
         if decision is not None and decision.design.looks > 1:
             stopped = decision.status
         return Declared(
             None if self.totals is None else sum(self.totals.get(cell, 0) for cell in cells),
-            About(manifest).unfinished,
+            unfinished_reason(manifest),
             cluster=self.cluster,
             scorers=None
             if scorers is None
             else {name: _with_handlers(part, handlers) for name, part in scorers.items()},
             count_as_failed=None if reasons is None else tuple(reasons),
             limited=manifest.get("limited"),
-            judges={
-                name: _models(by_handler, handlers)
-                for name, by_handler in manifest.get("judges", {}).items()
-            },
+            judges=self._judges(handlers),
             stopped=stopped,
         )
+
+    def _handlers(self, cells: Collection[tuple[str, str]]) -> set[str]:
+        """The handler profiles of cells; "" if none is named."""
+        return {
+            cell.get("handler") or ""
+            for cell in self.manifest.get("cells", [])
+            if (cell["template"], cell["variant"]) in cells
+        }
+
+    def _judges(self, handlers: set[str]) -> dict[str, list[str]]:
+        """The models that each scorer asks under these handlers."""
+        found: dict[str, list[str]] = {}
+        for name, by_handler in self.manifest.get("judges", {}).items():
+            roles = [by_handler.get(handler, {}) for handler in handlers]
+            found[name] = sorted(
+                {model for each in roles for models in each.values() for model in models}
+            )
+        return found
 
     def _left_out(self, cells: set[tuple[str, str]]) -> Callable[[SampleResult], bool]:
         keys = set(self.manifest.get("left_out", []))
@@ -163,42 +176,64 @@ class Batch:
         Scorers with labels have their corrected numbers; so have those in `measured`, by the labels
         of the only other scorer that has some.
         """
-        return self.with_metrics(self._summary(), metrics, measured)
+        columns = Columns(self.manifest.get("cluster"), self.manifest.get("group_by"))
+        is_left_out = self.is_left_out()
 
-    def with_metrics(
+        def add(result: Mapping[str, Any]) -> None:
+            if is_left_out(result["template"], result["variant"], result["key"]):
+                columns.leave_out(result)
+            else:
+                columns.add(result)
+
+        BatchFolder.reader(self.folder).give_lines(add)
+        return self.summarise_columns(columns, metrics, measured)
+
+    def summarise_columns(
         self,
-        summary: BatchSummary,
-        metrics: Sequence[Metric] | None,
+        columns: Columns,
+        metrics: Sequence[Metric] | None = None,
         measured: Collection[str] = (),
     ) -> BatchSummary:
-        """`summary` with the metrics and the corrected numbers of each group, as for
-        `summarise`.
-        """
-        labels = CurrentLabels(read_labels(self.folder))
-        calibrations = self.calibrations()
-        for scorer in measured if len(labels.scorers) == 1 else ():
-            for cell, found in self.calibrations(scorer).items():
-                calibrations[cell] |= found
-        decision = Decision.of(self.manifest)
-        return replace(
-            summary,
-            decision=decision,
-            notes=(
-                *summary.notes,
-                *(() if decision is None else (decision.status,)),
-                *self._notes_on_judges(),
-            ),
-            groups=tuple(
-                replace(
-                    group,
-                    metrics=self._metrics(
-                        (group.template, group.variant), group.part.counts.total, metrics=metrics
-                    ),
-                    calibrations=calibrations.get((group.template, group.variant), {}),
-                )
-                for group in summary.groups
-            ),
+        """As `summarise`, of the results in `columns`, which are all of the batch that count."""
+        manifest = self.manifest
+        summary = summarise_columns(
+            columns,
+            total=self.totals,
+            cluster=manifest.get("cluster"),
+            group_by=manifest.get("group_by"),
+            reducers=manifest.get("reducers"),
+            unfinished=unfinished_reason(manifest),
         )
+        labelled: list[str] = []
+        calibrations: dict[tuple[str, str], dict[str, Calibration]] = {}
+        if os.path.lexists(self.folder / LABELS):
+            labelled = self.labels().scorers
+            calibrations = self.calibrations()
+            for scorer in measured if len(labelled) == 1 else ():
+                for cell, found in self.calibrations(scorer).items():
+                    calibrations[cell] |= found
+        has_metrics = bool(self.manifest.get("metrics") if metrics is None else metrics)
+        groups: list[GroupSummary] = []
+        for group in summary.groups:
+            cell = (group.template, group.variant)
+            if has_metrics:
+                values = self._metrics(cell, group.part.counts.total, metrics)
+                group = replace(group, metrics=values)
+            if cell in calibrations:
+                group = replace(group, calibrations=calibrations[cell])
+            groups.append(group)
+        decision = self.decision
+        notes = [*summary.notes, *self._notes_on_judges(labelled)]
+        if decision is not None:
+            notes.insert(len(summary.notes), decision.status)
+        return replace(summary, decision=decision, notes=tuple(notes), groups=tuple(groups))
+
+    @property
+    def decision(self) -> Decision | None:
+        """What the batch had to decide. Raises: RecordError, if its record is damaged."""
+        if self.manifest.get("decision") is None:
+            return None
+        return Decision.of(self.manifest)
 
     def labels(self) -> CurrentLabels:
         """The labels of people that count. Raises: RecordError, for damaged labels."""
@@ -239,17 +274,18 @@ class Batch:
                     )
         return calibrations
 
-    def _notes_on_judges(self) -> Iterator[str]:
-        """Which numbers are those of a model, and which labels are not used."""
-        labels = self.labels()
-        for scorer, models in self._declared(set(self.cells)).judges.items():
-            if models and scorer not in labels.scorers:
+    def _notes_on_judges(self, labelled: Collection[str]) -> Iterator[str]:
+        """Which numbers are those of a model, and which labels are not used; `labelled` are the
+        scorers with labels.
+        """
+        for scorer, models in self._judges(self._handlers(self.cells)).items():
+            if models and scorer not in labelled:
                 yield (
                     f"{scorer}: a model judged ({', '.join(models)}), and no answer is labelled by "
                     "a person, so it is unknown how often the judge is wrong"
                 )
         scorers = self.manifest.get("scorers")
-        for scorer in labels.scorers:
+        for scorer in labelled:
             if scorers is not None and scorer not in scorers:
                 yield (
                     f"the labels for the scorer {scorer} are not used here, as the batch has no "
@@ -281,43 +317,6 @@ class Batch:
             metrics = stored_metrics(manifest.get("metrics") or (), stored.get(cell, {}))
         return compute_metrics(metrics, lambda: self.results(cell), of=of)
 
-    def _summary(self) -> BatchSummary:
-        columns = Columns(self.manifest.get("cluster"), self.manifest.get("group_by"))
-        is_left_out = self.is_left_out()
-
-        def add(result: Mapping[str, Any]) -> None:
-            if is_left_out(result["template"], result["variant"], result["key"]):
-                columns.leave_out(result)
-            else:
-                columns.add(result)
-
-        BatchFolder.reader(self.folder).give_lines(add)
-        return self.summary_of(columns)
-
-    def summary_of(self, columns: Columns) -> BatchSummary:
-        """The numbers of the results in `columns`, without metrics and corrected numbers."""
-        manifest = self.manifest
-        return summarise_columns(
-            columns,
-            total=self.totals,
-            cluster=manifest.get("cluster"),
-            group_by=manifest.get("group_by"),
-            reducers=manifest.get("reducers"),
-            unfinished=About(manifest).unfinished,
-        )
-
-
-def summary_of(
-    batch: Batch,
-    columns: Columns,
-    metrics: Sequence[Metric] | None = None,
-    measured: Collection[str] = (),
-) -> BatchSummary:
-    """`Batch.summarise`, for a batch whose results are all in `columns`, none left out: they are
-    not read again.
-    """
-    return batch.with_metrics(batch.summary_of(columns), metrics, measured)
-
 
 def open_batch(folder: str | Path) -> Batch:
     """The batch in `folder`.
@@ -326,19 +325,16 @@ def open_batch(folder: str | Path) -> Batch:
     """
     path = Path(folder)
     manifest = BatchFolder.reader(path).manifest()
+    batch = Batch(path, manifest, totals=None)
     total = manifest.get("total")
-    cells = manifest.get("cells", [])
-    totals = None
-    decision = Decision.of(manifest)
+    cells = batch.cells
+    decision = batch.decision
     if decision is not None:
-        totals = {
-            (cell["template"], cell["variant"]): decision.design.epochs
-            * decision.rows_of(cell["template"], cell["variant"])
-            for cell in cells
-        }
-    elif isinstance(total, int) and cells:
-        totals = {(cell["template"], cell["variant"]): total // len(cells) for cell in cells}
-    return Batch(path, manifest, totals=totals)
+        epochs = decision.design.epochs
+        return replace(batch, totals={cell: epochs * decision.rows_of(*cell) for cell in cells})
+    if isinstance(total, int) and cells:
+        return replace(batch, totals=dict.fromkeys(cells, total // len(cells)))
+    return batch
 
 
 def judged_results(
@@ -357,10 +353,3 @@ def _with_handlers(part: Mapping[str, Any], handlers: set[str]) -> Mapping[str, 
     if judges is None:
         return part
     return {**part, "judges": sorted({judges.get(name, "") for name in handlers})}
-
-
-def _models(
-    by_handler: Mapping[str, Mapping[str, Collection[str]]], handlers: set[str]
-) -> list[str]:
-    roles = [by_handler.get(name, {}) for name in handlers]
-    return sorted({model for each in roles for models in each.values() for model in models})

@@ -32,7 +32,7 @@ from evaluator.batch.pending import MakeWork
 from evaluator.batch.permissions import sign
 from evaluator.batch.plan import BatchPlan, make_manifest, make_plan
 from evaluator.batch.progress import Display, Tally
-from evaluator.batch.reading import Results, open_batch, summary_of
+from evaluator.batch.reading import Results, open_batch
 from evaluator.batch.records import COUNTED, Limited
 from evaluator.batch.rows import FewShot, RowsInput, Selection
 from evaluator.batch.rows.object_rows import Shard, shard_of
@@ -340,7 +340,9 @@ async def run_in_folder(
         checked = sign_checked(plan, folder, kept.created, ended)
     kept.end(ended, checked)
     folder.write_changed(ended.counts.explained)
-    measured = measured_scorers(plan.thresholds)
+    # The thresholds of a shard are those of its whole batch.
+    thresholds = () if plan.options.select.shard else plan.thresholds
+    measured = measured_scorers(plan.thresholds) if plan.thresholds else ()
     batch = open_batch(path)
     if (
         columns is None
@@ -350,18 +352,17 @@ async def run_in_folder(
     ):
         summary = batch.summarise(plan.metrics, measured)
     else:
-        summary = summary_of(batch, columns, plan.metrics, measured=measured)
+        summary = batch.summarise_columns(columns, plan.metrics, measured)
     if plan.metrics:
         folder.write_manifest(manifest | {"metric_values": _metric_values(summary, folder)})
     folder.write_summary(summary.to_dict())
     if ended.error is not None:
         raise ended.error
-    # The thresholds of a shard are those of its whole batch.
-    if plan.options.select.shard:
-        thresholds = ()
+    if thresholds:
+        met = tuple(check_thresholds(summary, thresholds))
     else:
-        thresholds = check_thresholds(summary, plan.thresholds)
-    return BatchResult(path, ended, summary=summary, thresholds=tuple(thresholds))
+        met = ()
+    return BatchResult(path, ended, summary=summary, thresholds=met)
 
 
 def _metric_values(summary: BatchSummary, folder: BatchFolder) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from evaluator.batch.options import BatchLimits, BatchOptions, Stop, limits_to_d
 from evaluator.batch.pending import CompleteWork, MakeWork, find_unrecorded
 from evaluator.batch.permissions import is_own, sign
 from evaluator.batch.plan import BatchPlan
-from evaluator.batch.progress import SafeDisplay, Tally
+from evaluator.batch.progress import NoDisplay, SafeDisplay, Tally
 from evaluator.batch.result_index import ResultIndex
 from evaluator.batch.rows.object_rows import shard_of
 from evaluator.batch.session import Session, SessionEnd, interrupted_state
@@ -62,13 +62,16 @@ class SessionManifest:
     def begin(self, plan: BatchPlan, total: int | None) -> None:
         """Adds the session to the earlier ones."""
         before = self.before
+        versions = dict(before.get("scorer_versions", {}))
+        for name, version in plan.versions.items():
+            versions[version] = {"scorer": name, "part": plan.scorer_parts[name]}
         self._session = {"started": now(), "ended": None, "state": None}
         self.created = before.get("created", self._session["started"])
         self._manifest |= {
             "created": self.created,
             "state": "running",
             "total": total,
-            "scorer_versions": {**before.get("scorer_versions", {}), **_scorer_versions(plan)},
+            "scorer_versions": versions,
             "sessions": [*before.get("sessions", []), self._session],
         }
         self._folder.write_manifest(self._manifest)
@@ -151,14 +154,6 @@ def _checked_part(work: str, folder: BatchFolder, created: object) -> bytes:
     return f"checked results\0{created}\0{work}\0{size}\0{time_ns}".encode()
 
 
-def _scorer_versions(plan: BatchPlan) -> dict[str, Any]:
-    """What the `version` of each score stands for."""
-    return {
-        version: {"scorer": name, "part": plan.scorer_parts[name]}
-        for name, version in plan.versions.items()
-    }
-
-
 async def run_session(
     evaluator: Evaluator,
     plan: BatchPlan,
@@ -172,11 +167,12 @@ async def run_session(
     """The end of the session, and all results of the batch; None if they have to be read."""
     options = plan.options
     limiter = RateLimiter(pace_of(options.limits), budget=budget_of(options.limits))
-    columns, earlier = _read_earlier(folder, Columns(options.cluster, options.group_by))
+    columns, earlier = _read_earlier(folder, options)
     if make_work is None and earlier and _keeps_all(plan, folder, manifest.before):
         make_work = CompleteWork.of
     stop = options.stop or Stop()
-    display = SafeDisplay(make_display(options.display))
+    display = NoDisplay() if options.display is None else make_display(options.display)
+    display = SafeDisplay(display)
     waves = _make_waves(
         evaluator, plan, folder, limiter, stop=stop, display=display, created=manifest.created
     )
@@ -192,15 +188,14 @@ async def run_session(
             )
         )
         store = own.services.store
-        if waves is not None and store is not None:
-            stack.push_async_callback(waves.aclose)
-            await _begin_waves(waves, store, folder, options)
-        part = shard_of(options.select)
-        if store is not None and part is not None:
-            store.skip_to(part.number * SHARD_IDS)
-        if store is None:
-            unrecorded = {}
-        else:
+        unrecorded: dict[str, int] = {}
+        if store is not None:
+            if waves is not None:
+                stack.push_async_callback(waves.aclose)
+                await _begin_waves(waves, store, folder, options)
+            part = shard_of(options.select)
+            if part is not None:
+                store.skip_to(part.number * SHARD_IDS)
             unrecorded = _unrecorded(store, options, manifest.before, earlier)
         worker = _make_worker(own, plan, limiter, unrecorded=unrecorded)
         for line in (*plan.notices, *notices, *_repair_notices(folder)):
@@ -240,10 +235,11 @@ async def run_session(
         return ended, session.columns
 
 
-def _read_earlier(folder: BatchFolder, columns: Columns) -> tuple[Columns | None, ResultIndex]:
+def _read_earlier(folder: BatchFolder, options: BatchOptions) -> tuple[Columns | None, ResultIndex]:
     """The columns and the index of the results of earlier sessions; no columns after an error,
     which the summary raises again.
     """
+    columns = Columns(options.cluster, options.group_by)
     try:
         return columns, folder.index(columns)
     except UsageError:

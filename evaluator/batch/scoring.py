@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from evaluator import clock
-from evaluator.batch.cells import scorer_parts, scoring_part
+from evaluator.batch.cells import check_logprobs, find_judges, scorer_parts, scoring_part
 from evaluator.batch.engines import make_engine
-from evaluator.batch.fields import check_rows
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.identity import Cell, Identity, digest
-from evaluator.batch.judges import check_logprobs, find_judges
 from evaluator.batch.options import BatchLimits, BatchOptions, Stop
 from evaluator.batch.pending import PendingWork
 from evaluator.batch.permissions import is_own, sign
@@ -30,6 +28,7 @@ from evaluator.batch.result_index import EarlierResults, ResultIndex
 from evaluator.batch.rows import RowSource
 from evaluator.batch.run import BatchResult, absolute, run_in_folder, sync_form
 from evaluator.batch.scorers import make_scorers
+from evaluator.batch.scorers.scorer_registry import check_rows
 from evaluator.batch.summary.tables import Table, number
 from evaluator.batch.wave_log import submissions_of
 from evaluator.batch.work import Variant, WorkItem
@@ -179,8 +178,9 @@ def _plan(
         for cell in manifest.get("cells", [])
     ]
     reasons = manifest.get("count_as_failed", COUNTED)
+    parts = scorer_parts(evaluator, scorers, cells=cells)
     rows = cast("RowSource", _StoredRows(folder))
-    check_rows(rows, scorers)
+    check_rows(rows.read_ahead(), scorers)
     check_logprobs(evaluator, scorers, cells, is_answered=True)
     return BatchPlan(
         manifest.get("name") or folder.path.name,
@@ -199,11 +199,11 @@ def _plan(
         cells=cells,
         rows=rows,
         scorers=scorers,
-        scorer_parts=scorer_parts(evaluator, scorers, cells=cells),
+        scorer_parts=parts,
         thresholds=(),
         reducers=None,
         call_bound=CallBound(0, 0, lines=()),
-        judges=find_judges(evaluator, scorers, cells=cells),
+        judges=find_judges(evaluator, scorers, parts=parts, cells=cells),
     )
 
 

@@ -287,8 +287,12 @@ def to_dict(record: Any, *, only_changed: bool = False) -> dict[str, Any]:
         if value is None or type(value) in _PLAIN:
             data[field.key] = value
             continue
-        if field.record is not None and only_changed:
+        if only_changed and field.record is not None:
             json = to_dict(value, only_changed=True)
+        elif isinstance(value, JsonForm):
+            json = value.to_dict()
+        elif not value and isinstance(value, list | tuple | Mapping):
+            json = {} if isinstance(value, Mapping) else []
         else:
             json = as_json(value)
         if field.is_merged:
@@ -341,7 +345,8 @@ class JsonForm:
         """The record as JSON."""
         data = to_dict(self)
         for name in self.computed:
-            data[name] = as_json(getattr(self, name))
+            value = getattr(self, name)
+            data[name] = value if type(value) in _PLAIN else as_json(value)
         return data
 
     @classmethod

@@ -331,13 +331,12 @@ def _calls_in(text: Text | Expression) -> list[tuple[str, bool, bool]]:
     repeat it.
     """
     calls = calls_in(text)
+    if not calls:
+        return []
     if isinstance(text, Expression):
         # `and`, `or` and `if` may skip a call.
         return [(call.name, False, False) for call in calls]
-    if calls:
-        blocks = {match[1] for match in _BLOCK.finditer(text.value)}
-    else:
-        blocks = set[str]()
+    blocks = {match[1] for match in _BLOCK.finditer(text.value)}
     plain = not blocks and not any(word in text.value for word in (" if ", " or ", " and "))
     return [(call.name, plain, bool(blocks & {"for", "macro"})) for call in calls]
 

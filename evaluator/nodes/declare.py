@@ -400,8 +400,8 @@ def values(owner: Any, *roles: Role) -> list[tuple[Field, int, Any]]:
     for field in fields_with(type(owner), *roles):
         value = getattr(owner, field.name)
         if isinstance(value, tuple):
-            items = enumerate(cast("tuple[Any, ...]", value))
-            found += [(field, *item) for item in items]
+            for place, item in enumerate(cast("tuple[Any, ...]", value)):
+                found.append((field, place, item))
         elif value is not None:
             found.append((field, 0, value))
     return found

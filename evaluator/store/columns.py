@@ -105,12 +105,14 @@ class Column(Sequence[Any]):
 
     def extend(self, values: Iterable[float]) -> None:
         self._tail.extend(values)
-        self._write()
+        if len(self._tail) >= self._size:
+            self._write()
 
     def extend_bytes(self, values: bytes) -> None:
         """Adds the numbers that `values` has in memory."""
         self._tail.frombytes(values)
-        self._write()
+        if len(self._tail) >= self._size:
+            self._write()
 
     def _write(self) -> None:
         tail = self._tail
@@ -122,6 +124,8 @@ class Column(Sequence[Any]):
             self._places.append(block if place is None else place)
 
     def __iter__(self) -> Iterator[Any]:
+        if not self._places:
+            return iter(self._tail)
         return chain.from_iterable(self.blocks())
 
     def blocks(self) -> Iterator[array[Any]]:
@@ -144,9 +148,13 @@ class Column(Sequence[Any]):
 
     def at(self, rows: Sequence[int]) -> Iterator[Any]:
         """The values of `rows`, which ascend."""
-        if len(rows) == len(self):
-            return iter(self)
-        return chain.from_iterable(self._parts(rows))
+        places = self._places
+        tail = self._tail
+        if len(rows) != self._size * len(places) + len(tail):
+            return chain.from_iterable(self._parts(rows))
+        if not places:
+            return iter(tail)
+        return chain.from_iterable(self.blocks())
 
     def _parts(self, rows: Sequence[int]) -> Iterator[Iterator[Any]]:
         if not rows:
@@ -278,7 +286,7 @@ class Interner:
         self._count = 0
         self._set_slots(_FIRST_SLOTS)
         # A block of the column is a part, which the first bits of a hash choose.
-        self._table = Column("q", Spool(), block=2 * _PART)
+        self._table: Column | None = None
         self._shift = 64
 
     def _set_slots(self, slots: int) -> None:
@@ -333,16 +341,19 @@ class Interner:
 
     def _grow(self) -> None:
         entries = zip(self._hashes, self._numbers, strict=True)
-        size = 2 * (self._mask + 1)
-        if size > _MOST_SLOTS:
+        if self._mask + 1 >= _MOST_SLOTS:
             self._store(entries)
             self._set_slots(_MOST_SLOTS)
             return
-        self._set_slots(size)
+        self._set_slots(min(4 * (self._mask + 1), _MOST_SLOTS))
+        mask = self._mask
+        hashes = self._hashes
         for digest, number in entries:
             if digest != _EMPTY:
-                slot = self._slot(digest)
-                self._hashes[slot] = digest
+                slot = (digest ^ (digest >> 32)) & mask
+                while hashes[slot] != _EMPTY:
+                    slot = (slot + 1) & mask
+                hashes[slot] = digest
                 self._numbers[slot] = number
                 self._left -= 1
 
@@ -356,7 +367,7 @@ class Interner:
             shift -= 1
         table = Column("q", Spool(), block=2 * _PART)
         for number, added in enumerate(fresh):
-            known = self._table.block(number)
+            known = array("q") if self._table is None else self._table.block(number)
             if shift == self._shift:
                 parts = [known[:]]
             else:
@@ -370,10 +381,12 @@ class Interner:
 
     def _find_stored(self, digest: int) -> int | None:
         """The number of a hash in the table on the disk."""
+        table = self._table
+        assert table is not None
         start = 2 * _PART * ((digest & _UNSIGNED) >> self._shift)
         slot = digest % _PART
         while True:
-            found = self._table.read(start + 2 * slot, 2 * min(_PROBED, _PART - slot))
+            found = table.read(start + 2 * slot, 2 * min(_PROBED, _PART - slot))
             for place in range(0, len(found), 2):
                 if found[place] == digest:
                     return found[place + 1]

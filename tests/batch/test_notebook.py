@@ -83,7 +83,7 @@ def test_a_terminal_is_live_and_anything_else_shows_nothing(
     monkeypatch.setattr(sys, "stderr", StringIO())
     assert type(make_display("auto")) is NoDisplay
     assert isinstance(make_display("plain"), PlainDisplay)
-    assert type(make_display(None)) is type(make_display("none")) is NoDisplay
+    assert type(make_display("none")) is NoDisplay
     own = NotebookDisplay()
     assert make_display(own) is own
     monkeypatch.setattr(sys, "stderr", None)

@@ -20,7 +20,7 @@ from evaluator.batch.folder import (
     SUMMARY,
     TASKS,
 )
-from evaluator.batch.identity import SCHEMA
+from evaluator.batch.identity import SCHEMA, unfinished_reason
 from evaluator.batch.labels import CurrentLabels
 from evaluator.batch.records import SampleResult
 from evaluator.batch.summary import BatchSummary, GroupSummary, summarise
@@ -56,24 +56,8 @@ class About:
 
     @property
     def unfinished(self) -> str:
-        """Why the batch is unfinished according to its manifest; empty if it is finished or the
-        manifest has no state.
-        """
-        state = self.text("state")
-        if state in ("", "complete"):
-            return ""
-        if state == "running":
-            return "the last session is running, or was killed"
-        sessions = self.manifest.get("sessions")
-        if isinstance(sessions, list) and sessions:
-            last = cast("list[Any]", sessions)[-1]
-        else:
-            last = None
-        if isinstance(last, Mapping):
-            reason = cast("Mapping[str, Any]", last).get("reason")
-        else:
-            reason = None
-        return f"the last session ended with: {reason or state}"
+        """Why the batch is unfinished, see `unfinished_reason`."""
+        return unfinished_reason(self.manifest)
 
     def summarise(self, results: Iterable[SampleResult]) -> BatchSummary:
         """The summary of the batch, or else of `results`, which are read to their end. Raises: as

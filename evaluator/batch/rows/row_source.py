@@ -13,10 +13,11 @@ from collections.abc import (
     Iterable,
     Iterator,
     Mapping,
+    Sequence,
     Sized,
 )
 from contextlib import AsyncExitStack, aclosing, closing
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, field
 from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
@@ -158,7 +159,7 @@ class RowSource:
         self._pass = partial(_Pass, origin.name, partial(mapper, choose_shots))
         self._pass_without_shots = partial(_Pass, origin.name, mapper)
         # Errors in the mapping and the first row are found here, before anything runs.
-        probe = self._pass(replace(selection, sample=None, limit=1))
+        probe = self._pass(selection, draws=False, limit=1)
         if self._is_readable:
             for _ in self._taken(probe):
                 pass
@@ -232,7 +233,7 @@ class RowSource:
                         yield sample
                 await clock.sleep(0)
             return
-        this = self._pass(self._selection)
+        this = self._pass(self._selection, limit=self._selection.limit)
         rows = self._origin.read()
         if isinstance(rows, AsyncGenerator):
             async with aclosing(rows):
@@ -270,9 +271,10 @@ class RowSource:
         # Before the first row: of a file that is changed later, it must not describe other rows.
         _ = self.description
         if with_shots:
-            this = self._pass(self._selection)
+            make_pass = self._pass
         else:
-            this = self._pass_without_shots(self._selection)
+            make_pass = self._pass_without_shots
+        this = make_pass(self._selection, limit=self._selection.limit)
         checked = None
         if with_shots == self._has_shots:
             checked = CheckedSamples()
@@ -301,9 +303,8 @@ class RowSource:
         if not self._is_readable:
             yield None
             return
-        this = self._pass(
-            selection if selection.sample is None else replace(selection, sample=None, limit=None)
-        )
+        draws = selection.sample is not None
+        this = self._pass(selection, draws=False, limit=None if draws else selection.limit)
         try:
             yield from self._taken(this)
         except UsageError:
@@ -366,8 +367,9 @@ class CheckedSamples:
 
 
 class _Pass:
-    """One pass over rows: selects them and maps them to samples. `line` is that of the last
-    sample.
+    """One pass over rows: selects them and maps them to samples, `limit` at most. `draws`: the
+    `sample` of the selection is drawn from them; else they are all taken. `line` is that of the
+    last sample.
     """
 
     def __init__(
@@ -375,20 +377,23 @@ class _Pass:
         source: str,
         mapper: Callable[[], Mapper],
         selection: Selection,
+        *,
+        limit: int | None,
+        draws: bool = True,
     ) -> None:
         self.is_done = False
         self._source = source
         self._selection = selection
         self._start = selection.start or 0
         self._stop = selection.stop
-        self._limit = selection.limit
+        self._limit = limit
         if selection.where is None:
             self._where = None
         else:
             self._where = expression(selection.where, "where")
-        self._sampled: Reservoir[tuple[int, int | None, dict[str, Any]]] | None = (
-            None if selection.sample is None else Reservoir(selection.sample, selection.seed)
-        )
+        self._sampled: Reservoir[tuple[int, int | None, dict[str, Any]]] | None = None
+        if draws and selection.sample is not None:
+            self._sampled = Reservoir(selection.sample, selection.seed)
         self._mapper = mapper()
         self._place = self._selected = 0
         self.line: int | None = None
@@ -493,14 +498,16 @@ def open_origin(source: Any) -> Origin:
     if isinstance(source, Mapping):
         message = f"a mapping ({kind}) is a row or several sets of rows; give a list"
         raise UsageError(f"{message}, or one of: {listed(map(str, source))}" if source else message)
-    if is_polars(source):
+    # A frame is not a sequence.
+    is_sequence = isinstance(source, Sequence)
+    if not is_sequence and is_polars(source):
         return Origin(
             kind,
             kind,
             read=lambda: read_objects(source.iter_rows(named=True), kind),
             count=partial(len, source),
         )
-    if is_pandas(source):
+    if not is_sequence and is_pandas(source):
         return Origin(
             kind, kind, read=partial(read_pandas, source, kind), count=partial(len, source)
         )

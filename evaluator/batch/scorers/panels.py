@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, Self, cast
@@ -129,19 +129,6 @@ class MajorityScorer(BuiltinScorer):
         else:
             value = float(score.passed)
         return replace(score, value=value, answer=None)
-
-
-def member_scorers(scorer: Scorer) -> Iterator[Scorer]:
-    """The scorers that judge for `scorer`, each asked once: the graders of a majority and the
-    judges of a scorer that asks several, at any depth, else itself.
-    """
-    if isinstance(scorer, MajorityScorer):
-        for grader in scorer.graders:
-            yield from member_scorers(grader)
-    elif isinstance(scorer, ModelGradedScorer):
-        yield from scorer.members()
-    else:
-        yield scorer
 
 
 def _renamed(scorer: Scorer, name: str) -> Scorer:

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
 from evaluator.batch.identity import digest, template_part
+from evaluator.batch.records import Sample
 from evaluator.batch.scorers.benchmark_scorers import DropScorer, IfevalScorer, QuasiExactScorer
 from evaluator.batch.scorers.builtin_scorer import BuiltinScorer, suggestion
 from evaluator.batch.scorers.calls_scorer import CallsScorer
@@ -25,7 +27,11 @@ from evaluator.batch.scorers.function_scorer import (
 )
 from evaluator.batch.scorers.json_scorers import JsonEqualScorer, JsonSchemaScorer, JsonSubsetScorer
 from evaluator.batch.scorers.math_scorer import MathScorer
-from evaluator.batch.scorers.model_graded import GradedScorer, ReferenceScorer
+from evaluator.batch.scorers.model_graded import (
+    GradedScorer,
+    ModelGradedScorer,
+    ReferenceScorer,
+)
 from evaluator.batch.scorers.numeric_scorer import NumericScorer
 from evaluator.batch.scorers.panels import (
     ConfidenceScorer,
@@ -127,6 +133,7 @@ _FUNCTION = re.compile(
 _KEY = re.compile(r"([A-Za-z_]\w*)=")
 _NEXT = re.compile(r",(?=[A-Za-z_]\w*=)")
 _FUNCTION_ARGUMENTS = ("name", "pass_at")
+_MOST_CHECKED = 1_000
 
 
 def make_scorer(spec: ScorerSpec, *, name: str | None = None) -> Scorer:
@@ -179,6 +186,46 @@ def make_scorers(specs: Iterable[ScorerSpec]) -> tuple[Scorer, ...]:
             names.add(name)
         made.append(scorer)
     return tuple(made)
+
+
+def member_scorers(scorer: Scorer) -> Iterator[Scorer]:
+    """The scorers that judge for `scorer`, each asked once: the graders of a majority and the
+    judges of a scorer that asks several, at any depth, else itself.
+    """
+    if isinstance(scorer, MajorityScorer):
+        for grader in scorer.graders:
+            yield from member_scorers(grader)
+    elif isinstance(scorer, ModelGradedScorer):
+        yield from scorer.members()
+    else:
+        yield scorer
+
+
+def check_rows(samples: Iterable[Sample | None], scorers: Iterable[Scorer]) -> None:
+    """Checks the first 1,000 rows, see `RowSource.read_ahead`, with the scorers that can.
+
+    Raises: UsageError, for a row that a scorer cannot score, such as one with a target that it
+    cannot compare; says which row.
+    """
+    checking: list[BuiltinScorer] = []
+    for scorer in scorers:
+        if isinstance(scorer, BuiltinScorer) and (
+            type(scorer).check_row is not BuiltinScorer.check_row
+            or type(scorer).check_target is not BuiltinScorer.check_target
+        ):
+            checking.append(scorer)
+    if not checking:
+        return
+    for sample in islice(samples, _MOST_CHECKED):
+        if sample is None:
+            return
+        for scorer in checking:
+            try:
+                scorer.check_row(sample)
+            except UsageError as error:
+                raise UsageError(
+                    f"scorer {scorer.name!r}, row {sample.id!r:.80}: {error}"
+                ) from error
 
 
 def describe_scorer(scorer: Scorer, library: TemplateLibrary) -> dict[str, Any]:

@@ -37,21 +37,24 @@ def check_confidence(confidence: float) -> None:
     """Raises: UsageError, if it is not between 0 and 1, or so close to 1 that its quantile is
     infinite.
     """
-    if not _is_number(confidence) or not (confidence > 0 and (1 + confidence) / 2 < 1):
-        percent = _is_number(confidence) and 1 < confidence < 100
-        if percent:
-            hint = f"; did you mean {confidence / 100:g}?"
-        else:
-            hint = ""
-        raise UsageError(
-            f"confidence is {confidence!r}, expected a number between 0 and 1, such as 0.95{hint}"
-        )
+    with suppress(TypeError, ValueError):
+        if confidence > 0 and (1 + confidence) / 2 < 1:
+            return
+    if _is_number(confidence) and 1 < confidence < 100:
+        hint = f"; did you mean {confidence / 100:g}?"
+    else:
+        hint = ""
+    raise UsageError(
+        f"confidence is {confidence!r}, expected a number between 0 and 1, such as 0.95{hint}"
+    )
 
 
 def check_share(name: str, share: float) -> None:
     """Raises: UsageError, if it is not in [0, 1]."""
-    if not _is_number(share) or not 0 <= share <= 1:
-        raise UsageError(f"{name} is {share!r}, expected a number from 0 to 1")
+    with suppress(TypeError, ValueError):
+        if 0 <= share <= 1:
+            return
+    raise UsageError(f"{name} is {share!r}, expected a number from 0 to 1")
 
 
 def whole(name: str, count: Any) -> int:
@@ -326,10 +329,15 @@ def proportion_of(passed: int, n: int, confidence: float = CONFIDENCE) -> Estima
     n = whole("n", n)
     if passed > n:
         raise UsageError(f"{passed} of {n} is not a proportion")
+    return _proportion(passed, n, confidence)
+
+
+def _proportion(passed: int, n: int, confidence: float) -> Estimate:
+    """As `proportion_of`, of arguments that are checked."""
     if n == 0:
         return Estimate(None, None, None, None, 0, None, "wilson", confidence)
     share = passed / n
-    low, high = wilson(share, n, quantile=normal_quantile((1 + confidence) / 2))
+    low, high = wilson(share, n, quantile=_NORMAL.inv_cdf((1 + confidence) / 2))
     return Estimate(
         share, math.sqrt(share * (1 - share) / n), low, high, n, None, "wilson", confidence
     )
@@ -359,11 +367,11 @@ def proportion_interval(
         raise UsageError("the values of a proportion have to be 0 or 1")
     n = len(values)
     if clusters is None or n == 0:
-        return proportion_of(int(sum(values)), n, confidence=confidence)
+        return _proportion(int(sum(values)), n, confidence)
     share = sum(values) / n
     se, count = standard_error(values, share, clusters=clusters)
     if count == n:
-        return proportion_of(int(sum(values)), n, confidence=confidence)
+        return _proportion(int(sum(values)), n, confidence)
     if se is None:
         return Estimate(share, None, None, None, n, count, "wilson, clustered", confidence)
     if se > 0:

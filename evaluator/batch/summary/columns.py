@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import compress
 from operator import countOf, index, ne
@@ -32,6 +32,7 @@ MAX_VALUES = 1_000
 _MAX_EXAMPLE_CHARS = 500
 _DOLLARS = ("cost_usd", "scoring_cost_usd", "cache_saved_usd")
 _TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
+_FIRST_TOKENS = len(_DOLLARS)
 _PLACES = {name: place for place, name in enumerate((*_DOLLARS, *_TOKENS))}
 _SCORING_PLACES = {"cost_usd": 1, "cache_saved_usd": 2}
 """Where the amounts of a result, and those of its scores, are added."""
@@ -45,39 +46,17 @@ _MOST_SCATTERED = 128
 """With more groups, reading the blocks of all rows for each group costs more than to order them."""
 Rows: TypeAlias = Sequence[int]
 """Numbers of rows, which ascend."""
-Values: TypeAlias = "Column | array[Any] | range"
 Ballot: TypeAlias = tuple[tuple[str, bool | None], ...]
 """Each judge with its vote; None where it did not vote."""
 
 
-def values_at(column: Values, rows: Rows) -> Iterator[Any]:
-    """The values of a column in these rows, which ascend; a summary reads each of them several
-    times, so that a generator would cost more than the values.
-    """
-    if isinstance(column, Column):
-        return column.at(rows)
-    return map(column.__getitem__, rows)
-
-
-def known_values(column: Values, rows: Rows) -> Iterator[Any]:
-    """Those that are not NONE."""
-    return filter(_is_known, values_at(column, rows))
-
-
-def rows_where(is_wanted: Callable[[Any], bool], column: Values, rows: Rows) -> Rows:
+def rows_where(is_wanted: Callable[[Any], bool], column: Column, rows: Rows) -> Rows:
     """Those of `rows` whose value in a column is wanted."""
-    found = array("i", compress(rows, map(is_wanted, values_at(column, rows))))
+    found = array("i", compress(rows, map(is_wanted, column.at(rows))))
     return rows if len(found) == len(rows) else found
 
 
-_is_known = partial(ne, NONE)
-
-
-def number_of(name: str, names: dict[str, int]) -> int:
-    """The number of `name` in the order in which names were first seen; a new name gets the next
-    one.
-    """
-    return names.setdefault(name, len(names))
+is_known = partial(ne, NONE)
 
 
 class Labels:
@@ -100,7 +79,7 @@ class Labels:
         else:
             label = value
         if isinstance(label, str) and len(label := label.strip()) <= _MAX_LABEL_CHARS:
-            number = number_of(label, self.numbers)
+            number = self.numbers.setdefault(label, len(self.numbers))
             if number < MAX_LABELS:
                 return number
         self.numbers = None
@@ -151,8 +130,9 @@ class ScorerColumns:
         _add_rows(columns, self._fresh)
         self._count = rows
         missing = rows - len(self.state)
-        for column, value in zip(columns, _NO_SCORE, strict=True):
-            column.extend([value] * missing)
+        if missing:
+            for column, value in zip(columns, _NO_SCORE, strict=True):
+                column.extend([value] * missing)
         if self.votes is not None:
             self.votes.extend([NONE] * (rows - len(self.votes)))
 
@@ -175,22 +155,26 @@ class ScorerColumns:
         values = _NO_SCORE
         fault = metadata = None
         if score is not None:
-            state = UNSCORED
             value = score["value"]
             passed = NONE
-            fault = _fault_in(score.get("error"), value)
+            fault = score.get("error")
+            if fault is None and value is not None and not math.isfinite(value):
+                fault = _not_finite(value)
             if fault is not None:
                 state = FAULTY
-                value = None
+                value = math.nan
             else:
                 if score["passed"] is not None:
                     passed = int(score["passed"])
                     if passed not in (0, 1):
                         raise OverflowError(f"passed is {passed}")
-                if value is not None:
-                    state = VALUED
-            answer = self.labels.number(score.get("answer"))
-            values = (state, math.nan if value is None else value, passed, answer)
+                state = VALUED
+                if value is None:
+                    state = UNSCORED
+                    value = math.nan
+            answer = score.get("answer")
+            answer = NONE if answer is None else self.labels.number(answer)
+            values = (state, value, passed, answer)
             metadata = score.get("metadata")
         if row == self._count:
             self._count += 1
@@ -259,15 +243,13 @@ def fault_of(score: Score) -> str | None:
     """What went wrong in the scorer; None where nothing did. A value that is not a finite number is
     a fault.
     """
-    return _fault_in(score.error, score.value)
+    if score.error is None and score.value is not None and not math.isfinite(score.value):
+        return _not_finite(score.value)
+    return score.error
 
 
-def _fault_in(error: str | None, value: float | None) -> str | None:
-    if error is not None:
-        return error
-    if value is not None and not math.isfinite(value):
-        return f"its value is {value}, which is not a finite number"
-    return None
+def _not_finite(value: float) -> str:
+    return f"its value is {value}, which is not a finite number"
 
 
 class Columns:
@@ -287,42 +269,41 @@ class Columns:
         self.scorers: dict[str, ScorerColumns] = {}
         self.errors: dict[str, int] = {}
         self.examples: dict[int, str] = {}
-        self._cluster_names = Interner()
         self.part_names: dict[str, int] = {}
         self.target_labels = Labels()
-        self._spool = Spool()
-        self.group = self._column("h")
+        self._spool = spool = Spool()
+        self.group = Column("h", spool)
         self.sample: Column | range = range(0)
-        self.verdict = self._column("b")
-        self.error = self._column("h")
-        self.targets = self._column("b")
-        self.cached_calls = self._column("i")
-        self.interrupted_calls = self._column("i")
-        self.duration = self._column("f")
-        self.used = {name: self._column("d") for name in _DOLLARS}
-        self.used |= {name: self._column("i") for name in _TOKENS}
-        self.clusters = None if cluster is None else self._column("i")
-        self.parts = None if group_by is None else self._column("i")
+        self.verdict = Column("b", spool)
+        self.error = Column("h", spool)
+        self.targets = Column("b", spool)
+        self.cached_calls = Column("i", spool)
+        self.interrupted_calls = Column("i", spool)
+        self.duration = Column("f", spool)
+        self.used: dict[str, Column] = {}
+        for name in _PLACES:
+            self.used[name] = Column("d" if name in _DOLLARS else "i", spool)
+        self.clusters: Column | None = None
+        self.parts: Column | None = None
         self.with_cluster: int | None = None
         self.with_group_by: int | None = None
         self.fields: dict[str, None] = {}
         self.replaced_count = self.left_out_count = 0
-        if cluster is None:
-            self._cluster = None
-        else:
+        if cluster is not None:
+            self.clusters = Column("i", spool)
             self._cluster = reader_of(cluster, "cluster")
-        if group_by is None:
-            self._group_by = None
-        else:
+            self._cluster_names = Interner()
+        if group_by is not None:
+            self.parts = Column("i", spool)
             self._group_by = reader_of(group_by, "group_by")
         self._group_name = group_by
-        self._replaced = {name: self._column(column.typecode) for name, column in self.used.items()}
+        self._run = Column("i", spool)
+        # Made for the first result that is replaced or left out.
+        self._replaced: dict[str, Column] = {}
+        self._left_out: tuple[Interner, Column] | None = None
         self._replaced_cached = 0
         self._replaced_interrupted = 0
-        self._left_out = Interner()
-        self._left_out_runs = self._column("i")
-        self._run = self._column("i")
-        self._sample_hash = self._column("q")
+        self._sample_hash = Column("q", spool)
         self._columns: tuple[Column, ...] = (
             self.group,
             self._sample_hash,
@@ -339,9 +320,6 @@ class Columns:
         self._count = 0
         self.keys = Interner()
         self._epochs: set[tuple[int, int]] = set()
-
-    def _column(self, typecode: str) -> Column:
-        return Column(typecode, self._spool)
 
     def __len__(self) -> int:
         return self._count
@@ -363,6 +341,13 @@ class Columns:
         self._epochs.add((group, result["epoch"]))
         run = _run_of(result)
         row = self.keys.number_of_hash(hash(key))
+        # Most results have 0 of both, which needs no call.
+        cached = result["cached_calls"]
+        if cached.__class__ is not int or cached:
+            cached = _calls(cached)
+        interrupted = result["interrupted_calls"]
+        if interrupted.__class__ is not int or interrupted:
+            interrupted = _calls(interrupted)
         values = (
             group,
             hash(sample_id),
@@ -370,8 +355,8 @@ class Columns:
             _CODES[result["verdict"]],
             self._error_of(result, self._put_scores(row, result["scores"])),
             self.target_labels.number(result["target"]),
-            _calls(result["cached_calls"]),
-            _calls(result["interrupted_calls"]),
+            cached,
+            interrupted,
             float(result["duration_s"]),
             *_used(result),
         )
@@ -410,12 +395,15 @@ class Columns:
         their lines.
         """
         run = _run_of(result)
-        place = self._left_out.number(result["key"])
-        is_new = place == len(self._left_out_runs)
+        if self._left_out is None:
+            self._left_out = (Interner(), Column("i", self._spool))
+        keys, runs = self._left_out
+        place = keys.number(result["key"])
+        is_new = place == len(runs)
         if is_new:
-            self._left_out_runs.append(run)
-        is_same_run = not is_new and self._left_out_runs[place] == run
-        self._left_out_runs[place] = run
+            runs.append(run)
+        is_same_run = not is_new and runs[place] == run
+        runs[place] = run
         self._add_replaced(
             _used(result),
             _calls(result["cached_calls"]),
@@ -432,16 +420,17 @@ class Columns:
         self.sample = range(self._count)
         if len(self._epochs) > 1:
             samples = Interner()
-            self.sample = self._column("i")
+            self.sample = Column("i", self._spool)
             self.sample.extend(map(samples.number_of_hash, self._sample_hash))
             self.sample_count = len(samples)
-        self.left_out_count = len(self._left_out)
-        self._left_out = Interner()
+        if self._left_out is not None:
+            self.left_out_count = len(self._left_out[0])
+            self._left_out = None
         if self.parts is not None:
             self.with_group_by = len(self) - countOf(self.parts, NONE)
         if self.clusters is not None:
             self.with_cluster = len(self) - countOf(self.clusters, NONE)
-            numbers = self._column("i")
+            numbers = Column("i", self._spool)
             numbers.extend(
                 -1 - sample if number == NONE else number
                 for number, sample in zip(self.clusters, self.sample, strict=True)
@@ -476,8 +465,8 @@ class Columns:
         amounts = {name: _amount(column, rows) for name, column in self.used.items()}
         return Spending(
             **amounts,
-            cached_calls=sum(values_at(self.cached_calls, rows)),
-            interrupted_calls=sum(values_at(self.interrupted_calls, rows)),
+            cached_calls=sum(self.cached_calls.at(rows)),
+            interrupted_calls=sum(self.interrupted_calls.at(rows)),
         )
 
     def replaced_spending(self) -> Spending | None:
@@ -509,15 +498,18 @@ class Columns:
             self.clusters[row] = NONE if name is None else self._cluster_names.number(name)
         if self.parts is not None:
             name = self._name_in(sample, self._group_by)
-            self.parts[row] = NONE if name is None else number_of(name, self.part_names)
+            if name is None:
+                self.parts[row] = NONE
+            else:
+                self.parts[row] = self.part_names.setdefault(name, len(self.part_names))
             if len(self.part_names) > MAX_VALUES:
                 raise UsageError(
                     f"{self._group_name!r} has over {MAX_VALUES:,} values; group by a field with "
                     "fewer"
                 )
 
-    def _name_in(self, sample: Sample, read: Callable[[Sample], Any] | None) -> str | None:
-        value = None if read is None else read(sample)
+    def _name_in(self, sample: Sample, read: Callable[[Sample], Any]) -> str | None:
+        value = read(sample)
         if value is None:
             if len(self.fields) < MOST_FIELDS:
                 self.fields.update(dict.fromkeys(sample.metadata))
@@ -545,6 +537,9 @@ class Columns:
         """Adds to `replaced_spending`. The same run again was only scored again: its own calls were
         paid for once.
         """
+        if not self._replaced:
+            for name, column in self.used.items():
+                self._replaced[name] = Column(column.typecode, self._spool)
         for (name, column), value in zip(self._replaced.items(), used, strict=True):
             if not is_same_run or (name == "scoring_cost_usd" and value != 0):
                 column.append(value)
@@ -572,7 +567,7 @@ class Columns:
             message = ""
         else:
             return NONE
-        number = number_of(kind, self.errors)
+        number = self.errors.setdefault(kind, len(self.errors))
         self.examples[number] = message[:_MAX_EXAMPLE_CHARS]
         return number
 
@@ -596,8 +591,8 @@ def _used(result: Mapping[str, Any]) -> list[float]:
             continue
         if value is None:
             used[place] = NONE
-        elif place >= len(_DOLLARS):
-            used[place] = _count(value)
+        elif place >= _FIRST_TOKENS:
+            used[place] = value if value.__class__ is int and 0 <= value <= _MOST else _count(value)
         else:
             used[place] = value + 0.0
     for score in result["scores"].values():
@@ -615,15 +610,14 @@ def _count(tokens: int | None) -> int:
 
 
 def _calls(number: Any) -> int:
-    return max(_count(index(number)), 0)
+    return min(max(index(number), 0), _MOST)
 
 
 def _amount(column: Column, rows: Rows) -> Amount:
-    unknown = countOf(values_at(column, rows), NONE)
+    unknown = countOf(column.at(rows), NONE)
+    values = column.at(rows)
     if unknown:
-        values = known_values(column, rows)
-    else:
-        values = values_at(column, rows)
+        values = filter(is_known, values)
     if column.typecode == "d":
         total = math.fsum(values)
     else:

@@ -27,6 +27,7 @@ from evaluator.batch.statistics import (
     krippendorff_alpha_of,
     percentiles,
     proportion_interval,
+    proportion_of,
     reducer,
     score_interval,
     variance,
@@ -44,9 +45,8 @@ from evaluator.batch.summary.columns import (
     Columns,
     Rows,
     ScorerColumns,
-    known_values,
+    is_known,
     rows_where,
-    values_at,
 )
 from evaluator.batch.summary.parts import (
     Accuracy,
@@ -64,6 +64,7 @@ from evaluator.batch.summary.parts import (
 )
 from evaluator.errors import UsageError
 from evaluator.language.syntax import has_markup
+from evaluator.store.columns import Column
 
 Rating = Hashable | None
 
@@ -77,7 +78,7 @@ def votes_agreement(name: str, scorer: ScorerColumns, rows: Rows) -> Iterator[Ju
     votes = scorer.votes
     if votes is None:
         return
-    seen = Counter(known_values(votes, rows))
+    seen = Counter(filter(is_known, votes.at(rows)))
     ballots: list[Ballot] = list(scorer.ballots)
     judges = tuple(dict.fromkeys(judge for number in seen for judge, _ in ballots[number]))
     counts = Counter[tuple[Rating, ...]]()
@@ -102,8 +103,10 @@ def scorers_agreement(scorers: Mapping[str, ScorerColumns], rows: Rows) -> Itera
 
     A scorer is binary if each of its values in `rows` is 1 and passed, or 0 and failed.
     """
+    if len(scorers) < 2:
+        return
     ratings = {
-        name: list(map(_RATINGS.__getitem__, values_at(scorer.passed, rows)))
+        name: list(map(_RATINGS.__getitem__, scorer.passed.at(rows)))
         for name, scorer in scorers.items()
         if _is_binary(scorer, rows)
     }
@@ -118,8 +121,8 @@ def scorers_agreement(scorers: Mapping[str, ScorerColumns], rows: Rows) -> Itera
 
 def _is_binary(scorer: ScorerColumns, rows: Rows) -> bool:
     valued = rows_where(partial(eq, VALUED), scorer.state, rows)
-    judged = rows_where(partial(ne, NONE), scorer.passed, valued)
-    return all(map(eq, values_at(scorer.value, judged), values_at(scorer.passed, judged)))
+    judged = rows_where(is_known, scorer.passed, valued)
+    return all(map(eq, scorer.value.at(judged), scorer.passed.at(judged)))
 
 
 _RATINGS = (False, True, None)
@@ -216,19 +219,24 @@ def summarise_columns(
     else:
         order = sorted(columns.groups)
     made = _groups(columns, order, totals=totals)
-    groups = tuple(group.summary(key, wanted) for key, group in zip(order, made, strict=True))
-    everything = range(len(columns))
+    groups = [group.summary(key, wanted) for key, group in zip(order, made, strict=True)]
     if len(made) == 1:
-        (whole,) = made
+        whole = made[0]
+        counts = groups[0].counts
     else:
+        everything = range(len(columns))
         whole = _Group(columns, everything, total=None)
-    counts = _counts(columns, everything, pending=_pending(total, columns))
+        pending = None
+        if total is not None:
+            expected = sum(total.values()) if isinstance(total, Mapping) else total
+            pending = _remaining(expected, len(columns))
+        counts = _counts(columns, everything, pending=pending)
     return BatchSummary(
         unfinished=unfinished,
         counts=counts,
         samples=columns.sample_count,
         epochs=max((group.epochs for group in groups), default=0),
-        groups=groups,
+        groups=tuple(groups),
         spending=whole.spending,
         durations=whole.durations,
         errors=whole.errors,
@@ -239,16 +247,7 @@ def summarise_columns(
         group_by=group_by,
         with_cluster=columns.with_cluster,
         with_group_by=columns.with_group_by,
-        notes=tuple(
-            _notes(
-                columns,
-                counts,
-                cluster=cluster,
-                group_by=group_by,
-                unfinished=unfinished,
-                groups=made,
-            )
-        ),
+        notes=tuple(_notes(columns, counts, cluster, group_by, unfinished, made)),
     )
 
 
@@ -277,12 +276,6 @@ def _totals(
     return {}
 
 
-def _pending(total: int | Mapping[tuple[str, str], int] | None, columns: Columns) -> int | None:
-    if total is None:
-        return None
-    return _remaining(sum(total.values()) if isinstance(total, Mapping) else total, len(columns))
-
-
 def _remaining(total: int, results: int) -> int:
     if results > total:
         raise UsageError(f"there are {results:,} results, more than the total of {total:,}")
@@ -299,13 +292,14 @@ class _Group:
             self.pending = None
         else:
             self.pending = _remaining(total, len(rows))
-        if columns.sample_count == len(columns):
+        sample = columns.sample
+        if isinstance(sample, range) or columns.sample_count == len(columns):
             self.samples = len(rows)
             self.epochs = min(len(rows), 1)
         else:
             epochs = array("i", bytes(4 * columns.sample_count))
-            for sample in values_at(columns.sample, rows):
-                epochs[sample] += 1
+            for number in sample.at(rows):
+                epochs[number] += 1
             self.samples = sum(map(bool, epochs))
             self.epochs = max(epochs, default=0)
 
@@ -328,7 +322,7 @@ class _Group:
             spending=self.spending,
             durations=self.durations,
             output_tokens=_percentiles(
-                array("i", known_values(columns.used["output_tokens"], rows))
+                array("i", filter(is_known, columns.used["output_tokens"].at(rows)))
             ),
             errors=self.errors,
             confusion=dict(self.confusions()),
@@ -342,13 +336,13 @@ class _Group:
 
     @cached_property
     def durations(self) -> Percentiles:
-        return _percentiles(array("f", values_at(self.columns.duration, self.rows)))
+        return _percentiles(array("f", self.columns.duration.at(self.rows)))
 
     @cached_property
     def errors(self) -> tuple[ErrorKind, ...]:
         """The kinds of errors, the most frequent first."""
         columns = self.columns
-        seen = Counter(known_values(columns.error, self.rows))
+        seen = Counter(filter(is_known, columns.error.at(self.rows)))
         kinds = list(columns.errors)
         found = [
             ErrorKind(kinds[number], count, columns.examples[number])
@@ -359,29 +353,48 @@ class _Group:
     def part(self, rows: Rows, pending: int | None) -> Part:
         columns = self.columns
         counts = _counts(columns, rows, pending=pending)
-        judged = rows_where(_JUDGED.__contains__, columns.verdict, rows)
-        values = array("b", map(partial(eq, _PASSED), values_at(columns.verdict, judged)))
         results = counts.results
+        judged = rows
+        if counts.judged < results:
+            judged = rows_where(_JUDGED.__contains__, columns.verdict, rows)
+        clusters = self.clusters(judged)
+        if clusters is None:
+            share = proportion_of(counts.passed, counts.judged)
+        else:
+            values = array("b", map(partial(eq, _PASSED), columns.verdict.at(judged)))
+            share = self.with_known_interval(proportion_interval(values, clusters))
         accuracy = Accuracy(
             counts.passed,
             counts.judged,
             counts.total,
-            self.with_known_interval(proportion_interval(values, self.clusters(judged))),
+            share,
             counts.passed / results if results else None,
             (results - counts.failed) / results if results else None,
         )
-        return Part(
-            counts,
-            accuracy,
-            {name: self.scorer(scorer, rows) for name, scorer in columns.scorers.items()},
-        )
+        scorers: dict[str, ScorerSummary] = {}
+        for name, scorer in columns.scorers.items():
+            scorers[name] = self.scorer(scorer, rows)
+        return Part(counts, accuracy, scorers)
 
     def scorer(self, scorer: ScorerColumns, rows: Rows) -> ScorerSummary:
-        states = Counter(values_at(scorer.state, rows))
-        valued = rows_where(partial(eq, VALUED), scorer.state, rows)
-        judged = rows_where(partial(ne, NONE), scorer.passed, rows)
-        passes = array("b", values_at(scorer.passed, judged))
-        passed = int(sum(passes))
+        states = Counter(scorer.state.at(rows))
+        valued = rows
+        if states[VALUED] < len(rows):
+            valued = rows_where(partial(eq, VALUED), scorer.state, rows)
+        judged = rows_where(is_known, scorer.passed, rows)
+        passes = array("b", scorer.passed.at(judged))
+        clusters = self.clusters(valued)
+        if judged is valued:
+            clusters_of_judged = clusters
+        else:
+            clusters_of_judged = self.clusters(judged)
+        passed = sum(passes)
+        # How often a judge gave each grade, the most frequent first.
+        grades: dict[str, int] = {}
+        if scorer.are_grades:
+            names = list(scorer.labels.numbers or ())
+            for number, count in Counter(filter(is_known, scorer.answers.at(rows))).most_common():
+                grades[names[number]] = count
         waiting = 0
         if 0 < states[ABSENT] < len(rows):
             absent = rows_where(partial(eq, ABSENT), scorer.state, rows)
@@ -392,26 +405,22 @@ class _Group:
             states[FAULTY],
             states[UNSCORED],
             states[ABSENT] - waiting,
-            self.with_known_interval(
-                score_interval(array("d", values_at(scorer.value, valued)), self.clusters(valued))
-            ),
+            self.with_known_interval(score_interval(array("d", scorer.value.at(valued)), clusters)),
             passed,
             len(passes) - passed,
-            self.with_known_interval(proportion_interval(passes, self.clusters(judged))),
-            _grades(scorer, rows),
+            self.with_known_interval(proportion_interval(passes, clusters_of_judged)),
+            grades,
             waiting=waiting,
         )
 
     def clusters(self, rows: Rows) -> Rows | None:
         """The cluster of each row; None where all rows are independent."""
-        columns = self.columns
-        if columns.clusters is None and self.epochs <= 1:
-            return None
-        if columns.clusters is None:
-            clusters = columns.sample
-        else:
-            clusters = columns.clusters
-        return array("i", values_at(clusters, rows))
+        clusters = self.columns.clusters
+        if clusters is None and self.epochs > 1:
+            clusters = self.columns.sample
+        if isinstance(clusters, Column):
+            return array("i", clusters.at(rows))
+        return None
 
     def with_known_interval(self, estimate: Estimate) -> Estimate:
         """The estimate, without an interval where no result has the cluster field: the clusters are
@@ -441,7 +450,7 @@ class _Group:
             for name in columns.part_names
         ]
         found: dict[str, array[int]] = {}
-        for row, number in zip(self.rows, values_at(columns.parts, self.rows), strict=True):
+        for row, number in zip(self.rows, columns.parts.at(self.rows), strict=True):
             found.setdefault(_WITHOUT if number == NONE else names[number], array("i")).append(row)
         return dict[str, Rows](sorted(found.items()))
 
@@ -503,16 +512,14 @@ class _Group:
         targets = columns.target_labels.numbers
         if targets is None or len(targets) < 2:
             return
-        rows = rows_where(partial(ne, NONE), columns.targets, self.rows)
+        rows = rows_where(is_known, columns.targets, self.rows)
         if len(rows) < _LEAST_PER_LABEL * len(targets):
             return
         for name, scorer in columns.scorers.items():
             answers = scorer.labels.numbers
             if not answers or len({*targets, *answers}) > MAX_LABELS:
                 continue
-            pairs = Counter(
-                zip(values_at(columns.targets, rows), values_at(scorer.answers, rows), strict=True)
-            )
+            pairs = Counter(zip(columns.targets.at(rows), scorer.answers.at(rows), strict=True))
             wanted = sorted(targets)
             given = sorted(answers)
             yield (
@@ -541,22 +548,13 @@ class _Group:
 
 
 def _counts(columns: Columns, rows: Rows, pending: int | None) -> VerdictCounts:
-    seen = Counter(values_at(columns.verdict, rows))
+    seen = Counter(columns.verdict.at(rows))
     return VerdictCounts(seen[_PASSED], seen[_FAILED], seen[_ERROR], seen[_UNSCORED], pending)
 
 
 def _percentiles(values: Sequence[float]) -> Percentiles:
     p50, p90, p99 = percentiles(values, (0.5, 0.9, 0.99))
     return Percentiles(p50, p90, p99, len(values))
-
-
-def _grades(scorer: ScorerColumns, rows: Rows) -> dict[str, int]:
-    """How often a judge gave each grade, the most frequent first; empty for other scorers."""
-    if not scorer.are_grades:
-        return {}
-    names = list(scorer.labels.numbers or ())
-    seen = Counter(known_values(scorer.answers, rows))
-    return {names[number]: count for number, count in seen.most_common()}
 
 
 def _notes(
