@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from evaluator.batch.progress import Display as Display
     from evaluator.batch.progress import EndpointStatus as EndpointStatus
     from evaluator.batch.progress import NoDisplay as NoDisplay
-    from evaluator.batch.progress import Remaining as Remaining
     from evaluator.batch.progress import SilentProcess as SilentProcess
     from evaluator.batch.progress import Snapshot as Snapshot
     from evaluator.batch.reading import Batch as Batch
@@ -74,6 +73,7 @@ if TYPE_CHECKING:
     from evaluator.batch.summary import MetricValue as MetricValue
     from evaluator.batch.thresholds import Threshold as Threshold
     from evaluator.batch.thresholds import ThresholdResult as ThresholdResult
+    from evaluator.batch.totals import Remaining as Remaining
     from evaluator.batch.work import Variant as Variant
     from evaluator.batch.work import Worker as Worker
     from evaluator.batch.work import WorkItem as WorkItem
@@ -99,7 +99,6 @@ _HOMES = {
         "Display",
         "EndpointStatus",
         "NoDisplay",
-        "Remaining",
         "SilentProcess",
         "Snapshot",
     ),
@@ -112,6 +111,7 @@ _HOMES = {
     ".pending": ("Changed", "Counts"),
     ".session": ("SessionEnd",),
     ".summary": ("BatchSummary", "MetricValue"),
+    ".totals": ("Remaining",),
 }
 
 __all__ = sorted(  # pyright: ignore[reportUnsupportedDunderAll]

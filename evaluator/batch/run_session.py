@@ -293,6 +293,8 @@ def _make_worker(
         unrecorded=unrecorded,
         unfinished=options.unfinished,
         repair=options.repair,
+        cluster=options.cluster,
+        group_by=options.group_by,
     )
 
 

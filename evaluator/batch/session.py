@@ -13,17 +13,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import field
 from functools import partial
 from itertools import count
-from operator import countOf, itemgetter
+from operator import countOf
 from typing import TYPE_CHECKING, Any
 
 from evaluator import clock
 from evaluator.batch.engines import ClusterLost, Engine
-from evaluator.batch.engines.base import WatchedEngine, unanswered_result
+from evaluator.batch.engines.base import Done, WatchedEngine, unanswered_result
+from evaluator.batch.engines.packing import ResultLines
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.identity import encode_results
 from evaluator.batch.looks import Looks
@@ -78,7 +79,7 @@ class Session:
     """One session of a batch. Its `run` may be called once.
 
     `_made` and `_lines` are the results to write at the end of this turn of the event loop; those
-    of other processes are lines already, each with what is counted of it.
+    of other processes are lines already. `_ahead` is work that was read and not taken yet.
 
     `columns` has earlier results and gets each one that is written; None after an error, which the
     summary raises again. `make_work` returns other work than that of the rows.
@@ -99,16 +100,15 @@ class Session:
     make_work: MakeWork | None = None
     looks: Looks | None = None
     waves: Waves | None = None
-    _work: AsyncGenerator[WorkItem] = field(init=False)
+    _work: AsyncGenerator[Sequence[WorkItem]] = field(init=False)
+    _ahead: Sequence[WorkItem] = ()
     _has_read_all: bool = False
     _taken: int = 0
     _is_idle: asyncio.Event = field(default_factory=asyncio.Event)
     _repeated: tuple[str, int] = ("", 0)
     _error: Exception | None = None
     _made: list[SampleResult] = field(default_factory=list[SampleResult])
-    _lines: list[tuple[bytes, Mapping[str, Any]]] = field(
-        default_factory=list[tuple[bytes, Mapping[str, Any]]]
-    )
+    _lines: list[ResultLines] = field(default_factory=list[ResultLines])
     _write_error: Exception | None = None
     _reads_since: float | None = None
     _wait: asyncio.Timeout | None = None
@@ -127,7 +127,7 @@ class Session:
         if self.plan.options.retry_errors:
             verdicts = (entry.verdict for entry in pending.earlier.values())
             self.tally.earlier -= countOf(verdicts, Verdict.ERROR)
-        rows = aiter(self.plan.rows)
+        rows = self.plan.rows.slices()
         work = self._work = self._work_from(rows, pending)
         self._is_idle.set()
         self.display.show("start", self.plan.name, self._snapshot())
@@ -210,13 +210,15 @@ class Session:
         )
 
     def _work_from(
-        self, rows: AsyncIterator[Sample], pending: PendingWork
-    ) -> AsyncGenerator[WorkItem]:
+        self, rows: AsyncIterator[Sequence[Sample]], pending: PendingWork
+    ) -> AsyncGenerator[Sequence[WorkItem]]:
         if self.looks is None:
             return pending.work(rows)
         return self._work_of_looks(pending, self.looks)
 
-    async def _work_of_looks(self, pending: PendingWork, looks: Looks) -> AsyncGenerator[WorkItem]:
+    async def _work_of_looks(
+        self, pending: PendingWork, looks: Looks
+    ) -> AsyncGenerator[Sequence[WorkItem]]:
         """The work of one look after the other, until the batch is decided. The first work of a
         look waits until that of the look before is done. It ends where calls wait for a provider
         batch. The rows of looks that were taken earlier are read in any case: their results are
@@ -230,9 +232,9 @@ class Session:
                 return
             left = looks.cells_at(look)
             pending.cells = [(cell, variant) for cell, variant in cells if cell in left]
-            async with aclosing(pending.work(self.plan.samples(look))) as works:
-                async for work in works:
-                    yield work
+            async with aclosing(pending.work(self.plan.slices(look))) as slices:
+                async for works in slices:
+                    yield works
             if look < len(taken):
                 continue
             await self._is_idle.wait()
@@ -261,30 +263,47 @@ class Session:
         self.stop.state = None
         self.stop.reason = ""
         self.limiter.start_again()
+        self._ahead = ()
         self._work = self._unanswered(pending)
 
-    async def _next(self) -> WorkItem | None:
-        """The next work, as soon as the limiter has room for one more sample; None at the end."""
+    async def _next(self, most: int) -> Sequence[WorkItem]:
+        """The next works, as soon as the limiter has room for one more sample, at most so many;
+        none at the end.
+        """
         while self.stop.state is None:
-            found = await self._read(self._work)
-            if found is None:
-                if self.stop.state is not None or not self._has_retries():
-                    return None
+            if not self._ahead:
+                found = await self._read(self._work)
+                if found is None:
+                    if self.stop.state is not None or not self._has_retries():
+                        return ()
+                    continue
+                self._ahead = self._wanted(found)
                 continue
-            if self.steering.skips and self._skip(found):
-                continue
-            if self.waves is not None and self.waves.waits_for(found.identity.value):
-                continue
-            await self.limiter.start_sample()
+            room = await self.limiter.start_samples(min(most, len(self._ahead)))
             # A command may have come while it waited.
-            is_stopped = self.stop.state is not None
-            if not is_stopped and not (self.steering.skips and self._skip(found)):
-                self.steering.begin(found)
-                self._taken += 1
+            taken: Sequence[WorkItem] = ()
+            if self.stop.state is None:
+                taken = self._ahead[:room]
+                self._ahead = self._ahead[room:]
+                if self.steering.skips:
+                    taken = [work for work in taken if not self._skip(work)]
+            if len(taken) < room:
+                self.limiter.end_samples(room - len(taken))
+            if taken:
+                self.steering.begin(taken)
+                self._taken += len(taken)
                 self._is_idle.clear()
-                return found
-            self.limiter.end_sample()
-        return None
+                return taken
+        return ()
+
+    def _wanted(self, works: Sequence[WorkItem]) -> Sequence[WorkItem]:
+        """Those that no command skips and that wait for no provider batch."""
+        waves = self.waves
+        if self.steering.skips:
+            works = [work for work in works if not self._skip(work)]
+        if waves is not None:
+            works = [work for work in works if not waves.waits_for(work.identity.value)]
+        return works
 
     def _skip(self, work: WorkItem) -> bool:
         """Stores the result of a sample that a command skips."""
@@ -307,7 +326,7 @@ class Session:
             self._work = self._again(entries)
         return bool(entries)
 
-    async def _unanswered(self, first: PendingWork) -> AsyncGenerator[WorkItem]:
+    async def _unanswered(self, first: PendingWork) -> AsyncGenerator[Sequence[WorkItem]]:
         """The work for the samples that have no result, or that were parked again; `first`: that of
         the first pass.
         """
@@ -318,19 +337,22 @@ class Session:
         pending = self._pending(entries, on_changed="keep")
         pending.stale = first.stale
         async with (
-            aclosing(aiter(self.plan.rows)) as rows,
-            aclosing(self._work_from(rows, pending)) as works,
+            aclosing(self.plan.rows.slices()) as rows,
+            aclosing(self._work_from(rows, pending)) as slices,
         ):
-            async for work in works:
-                yield work
+            async for works in slices:
+                yield works
 
-    async def _again(self, entries: Mapping[str, ResultEntry]) -> AsyncGenerator[WorkItem]:
+    async def _again(
+        self, entries: Mapping[str, ResultEntry]
+    ) -> AsyncGenerator[Sequence[WorkItem]]:
         """The work for the samples of `entries`, which ended with an error."""
         pending = self._pending(dict(entries), on_changed="run")
-        async with aclosing(aiter(self.plan.rows)) as rows:
-            async for work in pending.work(rows):
-                if work.identity.key in entries:
-                    yield work
+        async with aclosing(self.plan.rows.slices()) as rows:
+            async for works in pending.work(rows):
+                found = [work for work in works if work.identity.key in entries]
+                if found:
+                    yield found
 
     def _pending(self, entries: EarlierResults, on_changed: OnChanged) -> PendingWork:
         """The work of a further pass; with "run", that of errors too."""
@@ -346,7 +368,7 @@ class Session:
             on_changed=on_changed,
         )
 
-    async def _read(self, work: AsyncGenerator[WorkItem]) -> WorkItem | None:
+    async def _read(self, work: AsyncGenerator[Sequence[WorkItem]]) -> Sequence[WorkItem] | None:
         try:
             return await (self._read_live(work) if self.plan.rows.is_live else anext(work, None))
         except asyncio.CancelledError as error:
@@ -362,7 +384,9 @@ class Session:
         self.stop.ask("incomplete", str(self._error))
         return None
 
-    async def _read_live(self, work: AsyncGenerator[WorkItem]) -> WorkItem | None:
+    async def _read_live(
+        self, work: AsyncGenerator[Sequence[WorkItem]]
+    ) -> Sequence[WorkItem] | None:
         """The next work of rows that may take long to arrive; None if the session ends first."""
         if self._reads_since is None:
             self._reads_since = asyncio.get_running_loop().time()
@@ -407,53 +431,62 @@ class Session:
         if self._wait is not None and not self._wait.expired():
             self._wait.reschedule(asyncio.get_running_loop().time())
 
-    def _finish(self, done: WorkResult) -> None:
-        self.limiter.end_sample()
-        self._taken -= 1
+    def _finish(self, done: Done) -> None:
+        works = [done.work] if isinstance(done, WorkResult) else done.works
+        self.limiter.end_samples(len(works))
+        self._taken -= len(works)
         if not self._taken:
             self._is_idle.set()
         if self._write_error is not None:
             raise self._write_error
-        if done.parked is not None:
-            # A call that waits is paid: its sample counts as in flight.
-            if self.waves is None or not self.waves.waits_for(done.work.identity.value):
-                self.steering.end(done.work)
-            self.worker.unrecorded.update(done.parked)
-            self._parked.add(done.work.identity.key)
+        if isinstance(done, WorkResult) and done.result is None:
+            self._leave_pending(done)
             return
-        if done.counted is not None:
-            is_error = done.counted["verdict"] == Verdict.ERROR
-        elif done.made is not None:
-            is_error = done.made.verdict is Verdict.ERROR
-        else:
-            self.steering.end(done.work)
+        replaced = False
+        if self.steering.retrying:
+            replaced = self._take_back_replaced(works)
+        self._store(done)
+        if replaced:
+            self._write_results()
+        self.steering.end(works, have_results=True)
+        self._stop_on_repetition(done)
+
+    def _leave_pending(self, done: WorkResult) -> None:
+        """A sample has ended without a result."""
+        if done.parked is None:
+            self.steering.end([done.work])
             # Without a call that the limiter rejected, it is this machine that could not do the
             # work.
             self.stop.ask("incomplete" if self.limiter.refused is None else "budget", done.pending)
             return
-        replaced = self.steering.retrying.get(done.work.identity.key)
-        if replaced is not None:
-            self.tally.replace(self.folder.read_at(replaced.offset))
-        self._store(done)
-        if replaced is not None:
-            self._write_results()
-        self.steering.end(done.work, has_result=True)
-        if is_error:
-            self._stop_on_repetition(done)
-        else:
-            self._repeated = ("", 0)
+        # A call that waits is paid: its sample counts as in flight.
+        if self.waves is None or not self.waves.waits_for(done.work.identity.value):
+            self.steering.end([done.work])
+        self.worker.unrecorded.update(done.parked)
+        self._parked.add(done.work.identity.key)
 
-    def _store(self, done: WorkResult) -> None:
-        """Writes a result with the others of this turn of the event loop."""
+    def _take_back_replaced(self, works: Sequence[WorkItem]) -> bool:
+        """Counts no more the results that those of `works` replace. Returns: whether there are
+        any.
+        """
+        retrying = self.steering.retrying
+        found = [entry for work in works if (entry := retrying.get(work.identity.key)) is not None]
+        for entry in found:
+            self.tally.replace(self.folder.read_at(entry.offset))
+        return bool(found)
+
+    def _store(self, done: Done) -> None:
+        """Writes results with the others of this turn of the event loop."""
         if not self._made and not self._lines:
             asyncio.get_running_loop().call_soon(self._write_soon)
-        if done.counted is not None:
-            self._lines.append((done.line, done.counted))
-        elif done.made is not None:
-            self._made.append(done.made)
+        if isinstance(done, ResultLines):
+            self._lines.append(done)
+        elif done.result is not None:
+            self._made.append(done.result)
         # At once: a display that asks to stop does so before the next sample starts.
         if self.display.shows_results:
-            self.display.show("result", done.result)
+            for result in _results_of(done):
+                self.display.show("result", result)
 
     def _write_soon(self) -> None:
         """Writes the results of this turn of the event loop. Nothing new starts after an error,
@@ -476,35 +509,47 @@ class Session:
             scrub = None
         else:
             scrub = store.redactor
-        results = [*self._lines, *encode_results(self._made, scrub)]
+        parts = self._lines
+        results = encode_results(self._made, scrub)
         self._made = []
         self._lines = []
-        self.folder.append_lines(b"".join(map(itemgetter(0), results)))
+        lines = [part.lines for part in parts]
+        lines += [line for line, _ in results]
+        self.folder.append_lines(b"".join(lines))
+        for part in parts:
+            self.tally.merge(part.totals)
         for _, result in results:
             self.tally.add(result)
         if self.columns is not None:
             try:
+                for part in parts:
+                    for row in part.rows:
+                        self.columns.put(row)
                 for _, result in results:
                     self.columns.add(result)
             except UsageError:
                 self.columns = None
 
-    def _stop_on_repetition(self, done: WorkResult) -> None:
-        """Ends the session if the same error keeps coming: then the samples are not the cause.
-        `done` ended with an error.
-        """
-        result = done.result
-        if result is None:
+    def _stop_on_repetition(self, done: Done) -> None:
+        """Ends the session if the same error keeps coming: then the samples are not the cause."""
+        if isinstance(done, ResultLines) and not done.has_errors:
+            self._repeated = ("", 0)
             return
-        kind = kind_of_error(result)
-        self._repeated = (kind, self._repeated[1] + 1 if kind == self._repeated[0] else 1)
         limit = self.steering.limits.stop_after
-        if limit and self._repeated[1] >= limit:
-            self.stop.ask(
-                "repeated error", f"{self._repeated[1]} samples in a row ended with: {kind}"
-            )
+        for result in _results_of(done):
+            if result.verdict is not Verdict.ERROR:
+                self._repeated = ("", 0)
+                continue
+            kind = kind_of_error(result)
+            self._repeated = (kind, self._repeated[1] + 1 if kind == self._repeated[0] else 1)
+            if limit and self._repeated[1] >= limit:
+                self.stop.ask(
+                    "repeated error", f"{self._repeated[1]} samples in a row ended with: {kind}"
+                )
 
-    async def _count_rest(self, work: AsyncGenerator[WorkItem], pending: PendingWork) -> int | None:
+    async def _count_rest(
+        self, work: AsyncGenerator[Sequence[WorkItem]], pending: PendingWork
+    ) -> int | None:
         """The number of samples, if the rest of the rows can be read without evaluating them."""
         if self.looks is not None:
             # Results of rows that were not read would seem to belong to no row.
@@ -588,6 +633,12 @@ def _is_cancelled() -> bool:
     """
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
+
+
+def _results_of(done: Done) -> Sequence[SampleResult]:
+    if isinstance(done, ResultLines):
+        return done.results()
+    return [] if done.result is None else [done.result]
 
 
 def kind_of_error(result: SampleResult) -> str:

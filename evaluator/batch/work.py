@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator import clock
 from evaluator.batch.arguments import Arguments
-from evaluator.batch.identity import Cell, Identity, parse_line
+from evaluator.batch.identity import Cell, Identity, digest
 from evaluator.batch.records import (
     Failure,
     Limited,
@@ -73,9 +73,17 @@ class Variant:
     handler: str | None = None
 
 
+def scored_by(scoring_part: str, sample: Sample) -> str:
+    """The hash of everything that judges a sample; empty without scorers."""
+    if not scoring_part:
+        return ""
+    return digest([scoring_part, sample.target, sample.metadata])[:16]
+
+
 @frozen
 class WorkItem:
-    """A sample to evaluate in a cell. `scored_by` is the hash of everything that judges it.
+    """A sample to evaluate in a cell. `scored_by` is the hash of everything that judges it; empty,
+    if it is made of `scoring_part`, the hash of the scorers: it is computed where the work is done.
 
     `resumes`: the task to resume, if there is one. `retry_of`: a failed task, which is started
     again. `answered`: an earlier result, which is only judged again. `keeps`: the scores of an
@@ -92,6 +100,11 @@ class WorkItem:
     retry_of: int | None = None
     answered: SampleResult | None = None
     keeps: Mapping[str, Score] = field(default_factory=dict[str, Score])
+    scoring_part: str = ""
+
+    def judged_by(self) -> str:
+        """The hash of everything that judges it; empty without scorers."""
+        return self.scored_by or scored_by(self.scoring_part, self.sample)
 
     def result(self, verdict: Verdict, **values: Any) -> SampleResult:
         """A result of this work; `values` are its other fields."""
@@ -109,31 +122,22 @@ class WorkItem:
             target=sample.target,
             metadata=sample.metadata,
             parts=self.identity.parts,
-            scored_by=self.scored_by,
+            scored_by=self.judged_by(),
             **values,
         )
 
 
 @frozen
 class WorkResult:
-    """The end of a Work: a result, or the reason in `pending` why it has none.
+    """The end of a Work: its result, or the reason in `pending` why it has none.
 
-    If the process that evaluated has made its `line` of results, `counted` is what the session
-    counts of it, as JSON, and `made` is None. `parked`: it waits for a provider batch; its tasks
-    and those of its judges by label.
+    `parked`: it waits for a provider batch; its tasks and those of its judges by label.
     """
 
     work: WorkItem
-    made: SampleResult | None
+    result: SampleResult | None
     pending: str = ""
-    line: bytes = b""
     parked: Mapping[str, int] | None = None
-    counted: Mapping[str, Any] | None = None
-
-    @property
-    def result(self) -> SampleResult | None:
-        """The result; None if it stays pending."""
-        return parse_line(self.line) if self.line else self.made
 
 
 class _Template:
@@ -180,7 +184,8 @@ class Worker:
     `budget_ended` returns why the batch's budget allows no further call, or None. `unrecorded` are
     task files of an earlier session that no result refers to, by label; `unfinished`: what to do
     about a side effect there without a recorded end; `repair`: damaged ones are read up to the
-    damage (see `Evaluator.resume`). `versions`: the version of each scorer, by name.
+    damage (see `Evaluator.resume`). `versions`: the version of each scorer, by name. `cluster` and
+    `group_by` are the fields of the summary.
     """
 
     evaluator: Evaluator
@@ -192,6 +197,8 @@ class Worker:
     unrecorded: dict[str, int] = field(default_factory=dict[str, int])
     unfinished: OnUnfinished = "ask"
     repair: bool = False
+    cluster: str | None = None
+    group_by: str | None = None
     _templates: _Templates = field(init=False)
     _scorers: list[tuple[Scorer, list[str]]] = field(init=False)
 
@@ -210,8 +217,8 @@ class Worker:
         tracer = self.evaluator.services.tracer
         with tracer.sample(sample.id, work.epoch, cell.template, cell.variant) as span:
             done = await self._perform(work)
-            if done.made is not None:
-                span.set_result(done.made)
+            if done.result is not None:
+                span.set_result(done.result)
             return done
 
     async def _perform(self, work: WorkItem) -> WorkResult:
@@ -498,7 +505,7 @@ class Worker:
 
         async def evaluate(template: str, inputs: Mapping[str, Any], **options: Any) -> Outcome:
             """A judge's call, recorded as any other; resumed, if an earlier session started it."""
-            label = f"{work.identity.value}/{work.scored_by}/{scorer.name}/{next(calls)}"
+            label = f"{work.identity.value}/{work.judged_by()}/{scorer.name}/{next(calls)}"
             task = self.unrecorded.get(label)
             handler = work.variant.handler
             if task is None:

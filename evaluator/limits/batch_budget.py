@@ -9,7 +9,7 @@ from math import inf
 from evaluator.errors import CallRejected, ProviderError
 from evaluator.errors.results import Usage
 from evaluator.lazy_dataclass import frozen
-from evaluator.limits.call_limiter import PlannedCall
+from evaluator.limits.call_limiter import CallUsage, PlannedCall
 
 _ROUNDING = 1e-9
 
@@ -110,7 +110,9 @@ class BatchSpending:
         self._reserved_cost_usd += call.cost_usd or 0.0
         self._reserved_tokens += _tokens_of(call) or 0
 
-    def settle(self, call: PlannedCall, usage: Usage | None, error: ProviderError | None) -> None:
+    def settle(
+        self, call: PlannedCall, usage: Usage | CallUsage | None, error: ProviderError | None
+    ) -> None:
         """Ends the reservation of `call`, and counts what it used, or the most that it may have
         used.
         """

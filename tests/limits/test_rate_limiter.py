@@ -435,11 +435,11 @@ def test_samples_start_only_where_there_is_room_for_their_calls():
                 await sample()
             finally:
                 running -= 1
-                limiter.end_sample()
+                limiter.end_samples()
 
         tasks: list[asyncio.Task[None]] = []
         for _ in range(500):
-            await limiter.start_sample()
+            await limiter.start_samples()
             tasks.append(asyncio.ensure_future(bounded()))
         await asyncio.gather(*tasks)
         assert limiter.room() == 24
@@ -454,11 +454,11 @@ def test_a_cancelled_start_takes_no_room():
     async def main() -> None:
         limiter = RateLimiter(Pace(concurrency=2))
         for _ in range(3):
-            await limiter.start_sample()
-        cancelled, stays = (asyncio.ensure_future(limiter.start_sample()) for _ in range(2))
+            await limiter.start_samples()
+        cancelled, stays = (asyncio.ensure_future(limiter.start_samples()) for _ in range(2))
         await asyncio.sleep(0)
         cancelled.cancel()
-        limiter.end_sample()
+        limiter.end_samples()
         await stays
         assert limiter.room() == 0
 

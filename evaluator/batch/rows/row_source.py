@@ -13,6 +13,7 @@ from collections.abc import (
     Iterable,
     Iterator,
     Mapping,
+    Sequence,
     Sized,
 )
 from contextlib import AsyncExitStack, aclosing, closing
@@ -211,9 +212,15 @@ class RowSource:
         return self._samples()
 
     async def _samples(self) -> AsyncGenerator[Sample, None]:
-        """The selected samples; of a shard its own. All rows are read, so that a row has the same
-        id in each shard. Of rows that are at hand, other tasks of the event loop run every few
-        milliseconds.
+        async with aclosing(self.slices()) as slices:
+            async for samples in slices:
+                for sample in samples:
+                    yield sample
+
+    async def slices(self) -> AsyncGenerator[Sequence[Sample], None]:
+        """The selected samples, as `async for` gives them, but some at a time; of a shard its own.
+        All rows are read, so that a row has the same id in each shard. Rows that can be read only
+        once come singly: none is read before it is wanted.
         """
         if self._is_used and not self._origin.is_repeatable:
             raise UsageError(
@@ -221,42 +228,68 @@ class RowSource:
                 "instead"
             )
         self._is_used = True
-        part = shard_of(self._selection)
-        places = count()
         checked = self._checked
         self._checked = None
         if checked is not None:
-            for samples in checked.slices():
-                for sample in samples:
-                    if part is None or part.takes(next(places)):
-                        yield sample
-                await clock.sleep(0)
-            return
-        this = self._pass(self._selection)
-        rows = self._origin.read()
-        if isinstance(rows, AsyncGenerator):
-            async with aclosing(rows):
-                async for line, row in rows:
-                    sample = this.take(line, row)
-                    if sample is not None and (part is None or part.takes(next(places))):
-                        yield sample
-                    if this.is_done:
-                        break
+            slices = self._read_slices(checked)
+        elif self._origin.is_live:
+            slices = self._live_slices()
         else:
-            with closing(rows):
-                since = clock.monotonic()
+            slices = self._slices()
+        part = shard_of(self._selection)
+        places = count()
+        async with aclosing(slices):
+            async for samples in slices:
+                if part is not None:
+                    samples = [sample for sample in samples if part.takes(next(places))]
+                if samples:
+                    yield samples
+
+    async def _read_slices(self, checked: CheckedSamples) -> AsyncGenerator[Sequence[Sample], None]:
+        for samples in checked.slices():
+            yield samples
+            await clock.sleep(0)
+
+    async def _live_slices(self) -> AsyncGenerator[Sequence[Sample], None]:
+        this = self._pass(self._selection)
+        async with aclosing(cast("AsyncRows", self._origin.read())) as rows:
+            async for line, row in rows:
+                sample = this.take(line, row)
+                if sample is not None:
+                    yield [sample]
+                if this.is_done:
+                    break
+        yield list(this.finish())
+
+    async def _slices(self) -> AsyncGenerator[Sequence[Sample], None]:
+        """The samples of rows that are at hand. Other tasks of the event loop run every few
+        milliseconds.
+        """
+        this = self._pass(self._selection)
+        most = SLICE if self._origin.is_repeatable else 1
+        samples: list[Sample] = []
+        since = clock.monotonic()
+        with closing(cast("Rows", self._origin.read())) as rows:
+            try:
                 for line, row in rows:
                     sample = this.take(line, row)
-                    if sample is not None and (part is None or part.takes(next(places))):
-                        yield sample
+                    if sample is not None:
+                        samples.append(sample)
                     if this.is_done:
                         break
-                    if clock.monotonic() - since > _MAX_HOLD_S:
+                    is_time = clock.monotonic() - since > _MAX_HOLD_S
+                    if samples and (is_time or len(samples) >= most):
+                        yield samples
+                        samples = []
+                    if is_time:
                         await clock.sleep(0)
                         since = clock.monotonic()
-        for sample in this.finish():
-            if part is None or part.takes(next(places)):
-                yield sample
+            except Exception:
+                if samples:
+                    yield samples
+                raise
+        samples.extend(this.finish())
+        yield samples
 
     def check(self, check: Callable[[Sample], object], *, with_shots: bool) -> None:
         """Reads all selected rows and calls `check` with each sample; does nothing if the rows can

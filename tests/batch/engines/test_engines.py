@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,9 +15,9 @@ from typing import Any
 import pytest
 
 from evaluator import MissingExtra, UsageError
-from evaluator.batch import SilentProcess, Verdict, make_engine
+from evaluator.batch import SilentProcess, Verdict, WorkResult, make_engine
 from evaluator.batch.engines import LocalEngine, pool
-from evaluator.batch.engines.base import ConcurrentRun, WatchedEngine
+from evaluator.batch.engines.base import ConcurrentRun, WatchedEngine, perform_here
 from evaluator.batch.progress import Tally, line_of
 from tests.batch.engines.engine_checks import (
     CHECKS,
@@ -50,16 +51,18 @@ def test_short_work_fills_the_whole_concurrency(at_once: int) -> None:
     in_flight: list[int] = []
     done: list[int] = []
 
-    async def next_work() -> Any:
-        return next(works, None)
+    async def next_work(most: int) -> Any:
+        return list(islice(works, most))
 
     async def perform(work: Any) -> Any:
         for _ in range(4):  # turns of the event loop, as an answer that arrives at once takes
             in_flight.append(run.in_flight)
             await asyncio.sleep(0)
-        return work
+        return WorkResult(work, None)
 
-    asyncio.run(run.run(perform, next_work, done.append))  # type: ignore[arg-type]
+    asyncio.run(
+        perform_here(run, perform, next_work, lambda ended: done.append(ended.work))  # type: ignore[arg-type,union-attr]
+    )
     assert sorted(done) == list(range(10 * at_once))
     assert max(in_flight) == at_once
     assert sum(in_flight) / len(in_flight) >= at_once / 2
@@ -71,15 +74,17 @@ def test_a_work_that_ends_as_cancelled_frees_its_place() -> None:
     works = iter(range(3))
     done: list[int] = []
 
-    async def next_work() -> Any:
-        return next(works, None)
+    async def next_work(most: int) -> Any:
+        return list(islice(works, most))
 
     async def perform(work: Any) -> Any:
         if work == 1:
             raise asyncio.CancelledError
-        return work
+        return WorkResult(work, None)
 
-    asyncio.run(run.run(perform, next_work, done.append))  # type: ignore[arg-type]
+    asyncio.run(
+        perform_here(run, perform, next_work, lambda ended: done.append(ended.work))  # type: ignore[arg-type,union-attr]
+    )
     assert done == [0, 2]
 
 
