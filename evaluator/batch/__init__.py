@@ -74,10 +74,10 @@ if TYPE_CHECKING:
     from evaluator.batch.thresholds import Threshold as Threshold
     from evaluator.batch.thresholds import ThresholdResult as ThresholdResult
     from evaluator.batch.totals import Remaining as Remaining
-    from evaluator.batch.work import Variant as Variant
     from evaluator.batch.work import Worker as Worker
-    from evaluator.batch.work import WorkItem as WorkItem
-    from evaluator.batch.work import WorkResult as WorkResult
+    from evaluator.batch.work_items import Variant as Variant
+    from evaluator.batch.work_items import WorkItem as WorkItem
+    from evaluator.batch.work_items import WorkResult as WorkResult
 
 _HOMES = {
     ".control": ("BatchStatus", "Command", "batch_status", "control_batch"),
@@ -103,7 +103,8 @@ _HOMES = {
         "Snapshot",
     ),
     ".reading": ("Batch", "Declared", "Results", "open_batch"),
-    ".work": ("Variant", "WorkItem", "WorkResult", "Worker"),
+    ".work": ("Worker",),
+    ".work_items": ("Variant", "WorkItem", "WorkResult"),
     ".records": ("Failure", "Sample", "SampleResult", "Score", "Shot", "Verdict"),
     ".rows": ("FewShot", "Selection"),
     ".run": ("BatchResult", "run_batch", "run_batch_sync", "run_plan"),

@@ -23,7 +23,7 @@ from evaluator.batch.scorers import (
     member_scorers,
     score_names,
 )
-from evaluator.batch.work import Variant
+from evaluator.batch.work_items import Variant
 from evaluator.handler.profiles import turns_by_profile
 from evaluator.library.bounds import CallBound, CallCounter
 from evaluator.nodes import Function, Input

@@ -27,7 +27,8 @@ from evaluator.batch.result_index import EarlierResults
 from evaluator.batch.scorers import ScorerInput, member_scorers, run_scores
 from evaluator.batch.scorers.model_graded import ModelGradedScorer
 from evaluator.batch.wave_log import LoggedCall, submissions_of
-from evaluator.batch.work import GRADER, Variant, WorkItem
+from evaluator.batch.work import GRADER
+from evaluator.batch.work_items import Variant, WorkItem
 from evaluator.errors import UsageError
 from evaluator.errors.results import Outcome, TaskResult, Usage
 from evaluator.handler.backends import is_simulated_model

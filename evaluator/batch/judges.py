@@ -16,7 +16,8 @@ from evaluator.batch.identity import Cell
 from evaluator.batch.scorers import Scorer, describe_scorer, member_scorers
 from evaluator.batch.scorers.model_graded import GradedScorer
 from evaluator.batch.scorers.panels import ConfidenceScorer
-from evaluator.batch.work import GRADER, Variant
+from evaluator.batch.work import GRADER
+from evaluator.batch.work_items import Variant
 from evaluator.errors import UsageError
 from evaluator.lazy_dataclass import frozen
 from evaluator.nodes import Atomic, Task

@@ -13,7 +13,9 @@ from evaluator.batch.identity import Cell, Identity, changed_parts, changed_sett
 from evaluator.batch.options import OnChanged
 from evaluator.batch.records import Sample, SampleResult, Score, Verdict
 from evaluator.batch.result_index import EarlierResults, ResultEntry, ResultIndex
-from evaluator.batch.work import Variant, WorkItem, sample_label, scored_by
+from evaluator.batch.rows.checked_samples import PackedSamples
+from evaluator.batch.work import sample_label
+from evaluator.batch.work_items import Variant, WorkItem, scored_by
 from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.record.store import TaskStore
 
@@ -94,16 +96,31 @@ class PendingWork:
         what reading the rows raises.
         """
         async for samples in slices:
-            works = [work for sample in samples for work in self._work_of(sample)]
+            if self.earlier:
+                works = [work for sample in samples for work in self._work_of(sample)]
+            else:
+                works = self._new_work(samples)
             if works:
                 yield works
+
+    def _new_work(self, samples: Sequence[Sample]) -> list[WorkItem]:
+        """All work of samples that no earlier result can belong to."""
+        given = samples.values if isinstance(samples, PackedSamples) else samples
+        epochs = range(1, self.epochs + 1)
+        works = [
+            WorkItem.of(sample, epoch, cell=cell, variant=variant, scoring_part=self.scoring_part)
+            for sample in given
+            for epoch in epochs
+            for cell, variant in self.cells
+        ]
+        self.counts.rows += len(given)
+        self.counts.samples += len(works)
+        return works
 
     def _work_of(self, sample: Sample) -> list[WorkItem]:
         counts = self.counts
         counts.rows += 1
-        judged_by = ""
-        if self.earlier:
-            judged_by = scored_by(self.scoring_part, sample)
+        judged_by = scored_by(self.scoring_part, sample)
         # Of one work only, it is left to the process that evaluates.
         inputs_part = ""
         if self.epochs * len(self.cells) > 1:
@@ -113,9 +130,7 @@ class PendingWork:
             for cell, variant in self.cells:
                 counts.samples += 1
                 identity = Identity.of(cell, sample, epoch, inputs_part)
-                entry = None
-                if self.earlier:
-                    entry = self.earlier.pop(identity.key, None)
+                entry = self.earlier.pop(identity.key, None)
                 if entry is not None and self._stays(entry, identity, judged_by):
                     counts.done += 1
                     self.on_kept(entry.verdict)

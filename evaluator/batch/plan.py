@@ -53,7 +53,7 @@ from evaluator.batch.scorers import (
 from evaluator.batch.scorers.function_scorer import UnloadedScorer
 from evaluator.batch.statistics import reducer
 from evaluator.batch.thresholds import Threshold, check_fit, parse_threshold
-from evaluator.batch.work import Variant
+from evaluator.batch.work_items import Variant
 from evaluator.errors import InputError, UsageError
 from evaluator.errors.messages import did_you_mean, listed
 from evaluator.fields import Names, accept

@@ -32,7 +32,7 @@ from evaluator.batch.run import BatchResult, absolute, run_in_folder, sync_form
 from evaluator.batch.scorers import make_scorers
 from evaluator.batch.summary.tables import Table, number
 from evaluator.batch.wave_log import submissions_of
-from evaluator.batch.work import Variant, WorkItem
+from evaluator.batch.work_items import Variant, WorkItem
 from evaluator.errors import UsageError
 from evaluator.errors.messages import listed
 from evaluator.lazy_dataclass import dataclass

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import field
@@ -26,17 +25,17 @@ from evaluator.batch.engines import ClusterLost, Engine
 from evaluator.batch.engines.base import Done, WatchedEngine, unanswered_result
 from evaluator.batch.engines.packing import ResultLines
 from evaluator.batch.folder import BatchFolder
-from evaluator.batch.identity import encode_results
 from evaluator.batch.looks import Looks
 from evaluator.batch.options import OnChanged, State, Stop, limits_to_dict
 from evaluator.batch.pending import Counts, MakeWork, PendingWork
 from evaluator.batch.plan import BatchPlan
-from evaluator.batch.progress import TICK_S, EndpointStatus, SafeDisplay, Snapshot, Tally
-from evaluator.batch.records import Sample, SampleResult, Verdict
+from evaluator.batch.progress import TICK_S, EndpointStatus, SafeDisplay, Snapshot
+from evaluator.batch.records import Sample, Verdict, kind_of_error
 from evaluator.batch.result_index import EarlierResults, ResultEntry, ResultIndex
+from evaluator.batch.result_writer import ResultWriter, results_of
 from evaluator.batch.steering import SKIPPED, Steering
-from evaluator.batch.summary import Columns
-from evaluator.batch.work import Worker, WorkItem, WorkResult
+from evaluator.batch.work import Worker
+from evaluator.batch.work_items import WorkItem, WorkResult
 from evaluator.errors import UsageError
 from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.limits.endpoints import host_of
@@ -51,7 +50,6 @@ CONTROL_TICKS = 2
 """Commands of other processes are looked for at each of so many ticks."""
 PROGRESS_TICKS = 4
 """The progress for other processes is written at each of so many ticks."""
-_NUMBERS = re.compile(r"0x[0-9a-f]+|[0-9]+(?:\.[0-9]+)?")
 
 
 @frozen
@@ -78,11 +76,8 @@ class SessionEnd:
 class Session:
     """One session of a batch. Its `run` may be called once.
 
-    `_made` and `_lines` are the results to write at the end of this turn of the event loop; those
-    of other processes are lines already. `_ahead` is work that was read and not taken yet.
-
-    `columns` has earlier results and gets each one that is written; None after an error, which the
-    summary raises again. `make_work` returns other work than that of the rows.
+    `results` are written at the end of each turn of the event loop. `_ahead` is work that was read
+    and not taken yet. `make_work` returns other work than that of the rows.
     `looks` decide whether the batch continues. With `waves`, further passes over the rows resume
     the samples whose provider batches are over.
     """
@@ -95,8 +90,7 @@ class Session:
     stop: Stop
     display: SafeDisplay
     steering: Steering
-    tally: Tally = field(default_factory=Tally)
-    columns: Columns | None = None
+    results: ResultWriter
     make_work: MakeWork | None = None
     looks: Looks | None = None
     waves: Waves | None = None
@@ -107,8 +101,6 @@ class Session:
     _is_idle: asyncio.Event = field(default_factory=asyncio.Event)
     _repeated: tuple[str, int] = ("", 0)
     _error: Exception | None = None
-    _made: list[SampleResult] = field(default_factory=list[SampleResult])
-    _lines: list[ResultLines] = field(default_factory=list[ResultLines])
     _write_error: Exception | None = None
     _reads_since: float | None = None
     _wait: asyncio.Timeout | None = None
@@ -122,11 +114,11 @@ class Session:
         written.
         """
         pending = self._make_pending(earlier)
-        self.tally.total = pending.counts.samples if pending.is_counted else self.plan.total
-        self.tally.earlier = len(pending.earlier)
+        self.results.tally.total = pending.counts.samples if pending.is_counted else self.plan.total
+        self.results.tally.earlier = len(pending.earlier)
         if self.plan.options.retry_errors:
             verdicts = (entry.verdict for entry in pending.earlier.values())
-            self.tally.earlier -= countOf(verdicts, Verdict.ERROR)
+            self.results.tally.earlier -= countOf(verdicts, Verdict.ERROR)
         rows = self.plan.rows.slices()
         work = self._work = self._work_from(rows, pending)
         self._is_idle.set()
@@ -145,8 +137,8 @@ class Session:
                     self._start_wave(pending)
                     await self._run_engine()
             self._write_results()
-            total = self.tally.total = await self._count_rest(work, pending)
-            self.tally.earlier = 0
+            total = self.results.tally.total = await self._count_rest(work, pending)
+            self.results.tally.earlier = 0
         except ClusterLost as error:
             # Its samples in flight are lost, and reading the rows was interrupted.
             self.stop.ask("incomplete", str(error))
@@ -168,14 +160,14 @@ class Session:
     def _make_pending(self, earlier: ResultIndex) -> PendingWork:
         """The work of the first pass over the rows."""
         if self.make_work is not None:
-            return self.make_work(self.folder, earlier, self.tally.keep)
+            return self.make_work(self.folder, earlier, self.results.tally.keep)
         options = self.plan.options
         return PendingWork(
             self.plan.cells,
             options.epochs,
             earlier=earlier,
             read_result=self.folder.read_at,
-            on_kept=self.tally.keep,
+            on_kept=self.results.tally.keep,
             scoring_part=self.plan.scoring_part,
             versions=self.plan.versions,
             retry_errors=options.retry_errors,
@@ -200,7 +192,7 @@ class Session:
         return SessionEnd(
             state,
             reason,
-            ran=self.tally.ran,
+            ran=self.results.tally.ran,
             total=total,
             counts=pending.counts,
             snapshot=snapshot,
@@ -246,7 +238,7 @@ class Session:
                 self.stop.ask("incomplete", problem)
                 return
             self.display.show("notice", looks.decision.looks[-1].line(design))
-            self.tally.total = looks.total
+            self.results.tally.total = looks.total
 
     async def _run_engine(self) -> None:
         await self.engine.run(
@@ -472,20 +464,17 @@ class Session:
         retrying = self.steering.retrying
         found = [entry for work in works if (entry := retrying.get(work.identity.key)) is not None]
         for entry in found:
-            self.tally.replace(self.folder.read_at(entry.offset))
+            self.results.tally.replace(self.folder.read_at(entry.offset))
         return bool(found)
 
     def _store(self, done: Done) -> None:
         """Writes results with the others of this turn of the event loop."""
-        if not self._made and not self._lines:
+        if not self.results:
             asyncio.get_running_loop().call_soon(self._write_soon)
-        if isinstance(done, ResultLines):
-            self._lines.append(done)
-        elif done.result is not None:
-            self._made.append(done.result)
+        self.results.add(done)
         # At once: a display that asks to stop does so before the next sample starts.
         if self.display.shows_results:
-            for result in _results_of(done):
+            for result in results_of(done):
                 self.display.show("result", result)
 
     def _write_soon(self) -> None:
@@ -502,33 +491,7 @@ class Session:
         """Raises: RecordError, if results cannot be written."""
         if self._write_error is not None:
             raise self._write_error
-        if not self._made and not self._lines:
-            return
-        store = self.worker.evaluator.services.store
-        if store is None:
-            scrub = None
-        else:
-            scrub = store.redactor
-        parts = self._lines
-        results = encode_results(self._made, scrub)
-        self._made = []
-        self._lines = []
-        lines = [part.lines for part in parts]
-        lines += [line for line, _ in results]
-        self.folder.append_lines(b"".join(lines))
-        for part in parts:
-            self.tally.merge(part.totals)
-        for _, result in results:
-            self.tally.add(result)
-        if self.columns is not None:
-            try:
-                for part in parts:
-                    for row in part.rows:
-                        self.columns.put(row)
-                for _, result in results:
-                    self.columns.add(result)
-            except UsageError:
-                self.columns = None
+        self.results.write()
 
     def _stop_on_repetition(self, done: Done) -> None:
         """Ends the session if the same error keeps coming: then the samples are not the cause."""
@@ -536,7 +499,7 @@ class Session:
             self._repeated = ("", 0)
             return
         limit = self.steering.limits.stop_after
-        for result in _results_of(done):
+        for result in results_of(done):
             if result.verdict is not Verdict.ERROR:
                 self._repeated = ("", 0)
                 continue
@@ -567,7 +530,7 @@ class Session:
         return counts.samples
 
     def _state(self, total: int | None) -> State:
-        if total is not None and self.tally.done >= total:
+        if total is not None and self.results.tally.done >= total:
             return "complete"
         if self._is_waiting and self.stop.state in (None, "budget"):
             return "waiting"
@@ -611,7 +574,9 @@ class Session:
             silent = self.engine.silent()
         else:
             silent = ()
-        return self.tally.snapshot(self.engine.in_flight(), tuple(endpoints), silent=tuple(silent))
+        return self.results.tally.snapshot(
+            self.engine.in_flight(), tuple(endpoints), silent=tuple(silent)
+        )
 
 
 def interrupted_state(error: BaseException) -> tuple[State, str]:
@@ -633,17 +598,3 @@ def _is_cancelled() -> bool:
     """
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
-
-
-def _results_of(done: Done) -> Sequence[SampleResult]:
-    if isinstance(done, ResultLines):
-        return done.results()
-    return [] if done.result is None else [done.result]
-
-
-def kind_of_error(result: SampleResult) -> str:
-    """An error without its numbers, so that two errors of one kind are equal."""
-    if result.failure is not None:
-        return _NUMBERS.sub("#", f"{result.failure.kind}: {result.failure.message}")[:300]
-    found = [f"{name}: {score.error}" for name, score in result.scores.items() if score.error]
-    return _NUMBERS.sub("#", "; ".join(found))[:300]

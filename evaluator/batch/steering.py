@@ -17,7 +17,7 @@ from evaluator.batch.plan import BatchPlan
 from evaluator.batch.progress import SafeDisplay
 from evaluator.batch.records import Failure, Verdict, key_of
 from evaluator.batch.result_index import ResultEntry
-from evaluator.batch.work import WorkItem
+from evaluator.batch.work_items import WorkItem
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.call_limiter import fit_concurrency

@@ -16,14 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator import clock
 from evaluator.batch.arguments import Arguments
-from evaluator.batch.identity import Cell, Identity, digest
 from evaluator.batch.records import (
     Failure,
     Limited,
-    Sample,
     SampleResult,
     Score,
-    Verdict,
     counts_as_failed,
     error_of,
     existing_answer,
@@ -33,6 +30,7 @@ from evaluator.batch.records import (
     verdict_of,
 )
 from evaluator.batch.scorers import Scorer, ScorerInput, run_scores, score_names
+from evaluator.batch.work_items import WorkItem, WorkResult
 from evaluator.errors import CallParked, CallRejected, MachineError, RecordError, UsageError
 from evaluator.errors.results import (
     Outcome,
@@ -45,7 +43,7 @@ from evaluator.errors.results import (
 from evaluator.interpreter.frame import Shots
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.language.scopes import plain
-from evaluator.lazy_dataclass import dataclass, frozen
+from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Task, TopLevel
 from evaluator.record.journal import now
 from evaluator.record.steps import Recording
@@ -62,82 +60,6 @@ GRADER = "grader"
 # cache does not answer them with an earlier response.
 EPOCHS_APART = 1_000_000
 RETRIES_FROM = 1_000
-
-
-@frozen
-class Variant:
-    """A model, or a handler profile, or both, under one name."""
-
-    name: str
-    model: str | None = None
-    handler: str | None = None
-
-
-def scored_by(scoring_part: str, sample: Sample) -> str:
-    """The hash of everything that judges a sample; empty without scorers."""
-    if not scoring_part:
-        return ""
-    return digest([scoring_part, sample.target, sample.metadata])[:16]
-
-
-@frozen
-class WorkItem:
-    """A sample to evaluate in a cell. `scored_by` is the hash of everything that judges it; empty,
-    if it is made of `scoring_part`, the hash of the scorers: it is computed where the work is done.
-
-    `resumes`: the task to resume, if there is one. `retry_of`: a failed task, which is started
-    again. `answered`: an earlier result, which is only judged again. `keeps`: the scores of an
-    earlier session that stay, by name; their scorers are not called.
-    """
-
-    sample: Sample
-    epoch: int
-    cell: Cell
-    variant: Variant
-    identity: Identity
-    scored_by: str = ""
-    resumes: int | None = None
-    retry_of: int | None = None
-    answered: SampleResult | None = None
-    keeps: Mapping[str, Score] = field(default_factory=dict[str, Score])
-    scoring_part: str = ""
-
-    def judged_by(self) -> str:
-        """The hash of everything that judges it; empty without scorers."""
-        return self.scored_by or scored_by(self.scoring_part, self.sample)
-
-    def result(self, verdict: Verdict, **values: Any) -> SampleResult:
-        """A result of this work; `values` are its other fields."""
-        sample = self.sample
-        cell = self.cell
-        return SampleResult(
-            self.identity.value,
-            sample.id,
-            place=sample.place,
-            epoch=self.epoch,
-            template=cell.template,
-            variant=cell.variant,
-            verdict=verdict,
-            inputs=sample.inputs,
-            target=sample.target,
-            metadata=sample.metadata,
-            parts=self.identity.parts,
-            scored_by=self.judged_by(),
-            **values,
-        )
-
-
-@frozen
-class WorkResult:
-    """The end of a Work: its result, or the reason in `pending` why it has none.
-
-    `parked`: it waits for a provider batch; its tasks and those of its judges by label.
-    """
-
-    work: WorkItem
-    result: SampleResult | None
-    pending: str = ""
-    parked: Mapping[str, int] | None = None
 
 
 class _Template:

@@ -302,6 +302,19 @@ class Endpoint:
         elif error is not None:
             self._fail(call, error, now=now)
 
+    def renew(self, call: CallInFlight, usage: CallUsage, latency_s: float, now: float) -> None:
+        """Counts the end of `call`, as `end`, and begins it again."""
+        if self._has_rates or not usage.turns:
+            self.end(call, usage, None, latency_s, now)
+            begun = self.begin(call.call, now)
+            call.requests = begun.requests
+            call.tokens = begun.tokens
+        else:
+            is_full = self.in_flight >= self._limit.value
+            self._count(call, usage, now=now)
+            self._limit.answered(call.began, now, latency_s, usage.output_tokens, is_used=is_full)
+        call.began = now
+
     def _expected_tokens(self, call: PlannedCall) -> float:
         """An estimate of the tokens of `call`: its answer is expected to be as long as earlier
         ones.

@@ -164,19 +164,15 @@ class RateLimiter:
         self.spending.reserve(call)
         place.call = call
 
-    def renew(
-        self, ended: CallInFlight, usage: CallUsage, latency_s: float, now: float
-    ) -> CallInFlight:
-        """Counts how the call in a kept place ended. Returns: the place, for the next call. Where
-        it was a slow one, there may be fewer places from now on.
+    def renew(self, place: CallInFlight, usage: CallUsage, latency_s: float, now: float) -> None:
+        """Counts how the call in a kept place ended, and begins the next one there. Where it was a
+        slow one, there may be fewer places from now on.
         """
-        endpoint = ended.endpoint
-        self.spending.settle(ended.call, usage, None)
-        endpoint.end(ended, usage, None, latency_s, now)
-        if endpoint.in_flight >= endpoint.limit:
+        endpoint = place.endpoint
+        self.spending.renew(place.call, usage)
+        endpoint.renew(place, usage, latency_s, now)
+        if endpoint.in_flight > endpoint.limit:
             self._recall_places()
-        self.spending.reserve(ended.call)
-        return endpoint.begin(ended.call, now)
 
     def _recall_places(self) -> None:
         for recall in self.keepers:
@@ -422,4 +418,4 @@ class PlacePermit:
         if call is not None:
             self.plan(call)
         if self._call is not None:
-            self._call = self._limiter.renew(self._call, usage, latency_s, self._loop.time())
+            self._limiter.renew(self._call, usage, latency_s, self._loop.time())

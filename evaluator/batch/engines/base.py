@@ -19,7 +19,8 @@ from evaluator import clock
 from evaluator.batch.engines.packing import ResultLines
 from evaluator.batch.progress import SilentProcess
 from evaluator.batch.records import Failure, SampleResult, Verdict
-from evaluator.batch.work import Worker, WorkItem, WorkResult
+from evaluator.batch.work import Worker
+from evaluator.batch.work_items import WorkItem, WorkResult
 from evaluator.errors import EvaluatorError, ProviderError
 from evaluator.errors.results import Usage
 from evaluator.lazy_dataclass import dataclass

@@ -36,7 +36,8 @@ from evaluator.batch.engines.taskfiles import OwnFolder, Probe
 from evaluator.batch.records import Limited
 from evaluator.batch.scorers.contract import exception_text
 from evaluator.batch.summary.rows import ResultRows
-from evaluator.batch.work import Worker, WorkItem, WorkResult
+from evaluator.batch.work import Worker
+from evaluator.batch.work_items import WorkItem, WorkResult
 from evaluator.errors import ConfigurationError, EvaluatorError, UsageError
 from evaluator.files.project_code import CodeGuard, guard_process, process_guards
 from evaluator.interpreter.background import NoBackground
@@ -375,7 +376,7 @@ class Host:
             if self._is_closing:
                 raise
             # The caller learns of it, whatever ended the sample.
-            self._send(("raised", portable_error(error)))
+            self._send(("raised", number, portable_error(error)))
         finally:
             for label in unrecorded:
                 self._unrecorded.pop(label, None)

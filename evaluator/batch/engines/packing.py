@@ -14,7 +14,7 @@ from evaluator.batch.identity import Identity, encode_results, parse_line
 from evaluator.batch.records import Sample, SampleResult, Verdict
 from evaluator.batch.summary.rows import ResultRow, ResultRows
 from evaluator.batch.totals import Totals
-from evaluator.batch.work import WorkItem
+from evaluator.batch.work_items import WorkItem
 from evaluator.lazy_dataclass import dataclass
 from evaluator.record.steps import Scrub
 
@@ -23,17 +23,20 @@ _NOTHING_EARLIER = (None, None, None, {})
 
 def pack_work(work: WorkItem) -> tuple[Any, ...]:
     """What `unpack_work` makes the work of. It is pickled faster than the work."""
-    identity = work.identity
-    made_of = identity.made_of
     earlier: tuple[Any, ...] | None = (work.resumes, work.retry_of, work.answered, work.keeps)
     if earlier == _NOTHING_EARLIER:
         earlier = None
-    if made_of is None:
-        made_by: Any = (identity.key, identity.value, identity.parts)
-    else:
-        made_by = made_of[-1]
+    values = work.packed
+    made_by: Any = ""
+    if not values:
+        values = work.sample.to_values()
+        identity = work.identity
+        if identity.made_of is None:
+            made_by = (identity.key, identity.value, identity.parts)
+        else:
+            made_by = identity.made_of[-1]
     return (
-        work.sample.to_values(),
+        values,
         work.epoch,
         work.cell,
         work.variant,

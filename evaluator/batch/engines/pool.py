@@ -34,7 +34,8 @@ from evaluator.batch.engines.host import VERSIONS, Opened, Recipe, portable_erro
 from evaluator.batch.engines.packing import ResultLines, pack_work
 from evaluator.batch.engines.taskfiles import IDS_EACH, Probe, find_unrecorded, store_files
 from evaluator.batch.progress import SilentProcess
-from evaluator.batch.work import Worker, WorkItem, WorkResult
+from evaluator.batch.work import Worker
+from evaluator.batch.work_items import WorkItem, WorkResult
 from evaluator.errors import ConfigurationError, EvaluatorError, RecordError
 from evaluator.errors.messages import LOGGER
 from evaluator.lazy_dataclass import dataclass, frozen
@@ -91,6 +92,23 @@ class _Member:
 
 def _load(member: _Member) -> int:
     return len(member.jobs)
+
+
+def shares_of(loads: Sequence[int], further: int) -> list[int]:
+    """How many of `further` jobs each process gets, so that those with the lowest loads get them.
+    The loads ascend; the last processes may get none, and are left out.
+    """
+    jobs = loads[0] + further
+    count = 1
+    while count < len(loads) and loads[count] * count < jobs:
+        jobs += loads[count]
+        count += 1
+    shares: list[int] = []
+    for place in range(count):
+        share = ceil(jobs / (count - place))
+        jobs -= share
+        shares.append(share - loads[place])
+    return shares
 
 
 class Pool:
@@ -219,10 +237,10 @@ class Pool:
         # As many of the samples at hand as each process gets when all that are starting are there.
         processes = len(self._members) + len(self._starting)
         share = ceil(self._run.in_flight / max(1, processes))
-        at_hand = len(self._waiting) + sum(map(_load, members))
-        level = min(share, ceil(at_hand / len(members)))
-        for member in sorted(members, key=_load):
-            count = min(len(self._waiting), level - _load(member))
+        members.sort(key=_load)
+        further = shares_of(list(map(_load, members)), len(self._waiting))
+        for member, jobs in zip(members, further, strict=False):
+            count = min(jobs, share - _load(member))
             if count > 0:
                 self._assign([self._waiting.popleft() for _ in range(count)], member)
 
@@ -286,7 +304,9 @@ class Pool:
         elif kind == "notice":
             LOGGER.warning("%s: %s", member.node.name, message[1])
         else:
-            self._fail(message[1])
+            _, number, error = message
+            self._take_back(member, [number])
+            self._fail(error)
 
     def _take_back(self, member: _Member, numbers: Sequence[int]) -> list[Job]:
         """The jobs of these numbers, which have ended in `member`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import marshal
 import os
 from collections.abc import (
     AsyncGenerator,
@@ -25,6 +24,7 @@ from typing import Any, Protocol, TypeAlias, cast
 
 from evaluator import clock
 from evaluator.batch.records import Sample
+from evaluator.batch.rows.checked_samples import SLICE, CheckedSamples
 from evaluator.batch.rows.file_rows import (
     check_file,
     count_parquet,
@@ -50,7 +50,6 @@ from evaluator.batch.rows.object_rows import (
 from evaluator.errors import ExpressionError, UsageError
 from evaluator.errors.messages import listed
 from evaluator.lazy_dataclass import frozen
-from evaluator.store.columns import Spool
 
 AsyncRows: TypeAlias = AsyncGenerator[tuple[int | None, dict[str, Any]], None]
 
@@ -63,10 +62,6 @@ _FORMATS: dict[str, tuple[str, Callable[[Path], Rows]]] = {
     ".parquet": ("parquet", read_parquet),
 }
 _MAX_HOLD_S = 0.005
-SLICE = 256
-"""Checked samples that are encoded at once; so many are in memory."""
-MAX_CHECKED_BYTES = 1 << 28
-"""The most bytes of samples that are kept between `RowSource.check` and the first reading."""
 _SAME_NAMES = RowMapping()
 _ALL = Selection()
 
@@ -355,47 +350,6 @@ class RowSource:
                     yield sample
                 if this.is_done:
                     return
-
-
-class CheckedSamples:
-    """Samples in the order in which they were checked. Memory has only the last ones, a temporary
-    file the others.
-    """
-
-    def __init__(self) -> None:
-        self._spool = Spool()
-        self._slices: list[tuple[int, int]] = []
-        self._bytes = 0
-        self._last: list[Sample] = []
-
-    def append(self, sample: Sample) -> bool:
-        """Adds a sample. Returns: whether all samples are kept; not those of a large source, those
-        that the disk has no room for, and those that have other values than data.
-        """
-        last = self._last
-        last.append(sample)
-        if len(last) < SLICE:
-            return True
-        try:
-            data = marshal.dumps([sample.to_values() for sample in last])
-        except ValueError:
-            return False
-        self._bytes += len(data)
-        place = None
-        if self._bytes <= MAX_CHECKED_BYTES:
-            place = self._spool.write(data)
-        if place is None:
-            return False
-        self._slices.append((place, len(data)))
-        self._last = []
-        return True
-
-    def slices(self) -> Iterator[list[Sample]]:
-        """The samples, a slice at a time. Raises: RecordError, if the disk fails."""
-        for place, size in self._slices:
-            values = marshal.loads(self._spool.read(place, size))
-            yield list(map(Sample.from_values, values))
-        yield self._last
 
 
 class _Pass:

@@ -173,7 +173,8 @@ class ScorerColumns:
         metadata = None
         if score is not None:
             state, value, passed, answer, metadata = score
-            values = (state, value, passed, self.labels.number(answer))
+            label = NONE if answer is None else self.labels.number(answer)
+            values = (state, value, passed, label)
         if row == self._count:
             self._count += 1
             self._fresh.append(values)
@@ -326,7 +327,7 @@ class Columns:
             run,
             verdict,
             NONE if error is None else self._error_number(*error),
-            self.target_labels.number(target),
+            NONE if target is None else self.target_labels.number(target),
             *numbers,
         )
         if row == self._count:

@@ -7,12 +7,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from evaluator import MissingExtra, UsageError
 from evaluator.batch import SilentProcess, Verdict, WorkResult, make_engine
@@ -197,3 +199,16 @@ def test_an_engine_is_named_or_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtra, match=r"pip install 'evaluator\[ray\]'"):
         make_engine("ray", 64)
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=6), st.integers(1, 40))
+def test_jobs_go_to_the_processes_with_the_fewest(loads: list[int], further: int) -> None:
+    loads.sort()
+    # What one job after the other to the process with the fewest gives.
+    expected = list(loads)
+    for _ in range(further):
+        expected[expected.index(min(expected))] += 1
+    shares = pool.shares_of(loads, further)
+    assert min(shares) >= 0 and sum(shares) == further
+    given_all = [load + share for load, share in zip_longest(loads, shares, fillvalue=0)]
+    assert sorted(given_all) == sorted(expected)

@@ -85,8 +85,13 @@ def test_a_sample_whose_task_cancels_itself_is_reported(tmp_path: Path) -> None:
         task.cancel()
         await asyncio.sleep(0)
 
-    kind, error = asyncio.run(message_of_a_sample(cancels, tmp_path))
-    assert (kind, type(error), str(error)) == ("raised", ConfigurationError, "CancelledError")
+    kind, number, error = asyncio.run(message_of_a_sample(cancels, tmp_path))
+    assert (kind, number, type(error), str(error)) == (
+        "raised",
+        1,
+        ConfigurationError,
+        "CancelledError",
+    )
 
 
 @pytest.mark.parametrize("is_secret", [True, False])
@@ -268,3 +273,21 @@ def test_packed_work_is_the_same_work(changes: dict[str, Any]) -> None:
     assert replace(unpacked, identity=work.identity) == work
     for name in ("key", "value", "parts"):
         assert getattr(unpacked.identity, name) == getattr(work.identity, name)
+
+
+def test_work_for_a_sample_as_data_is_the_work_for_the_sample() -> None:
+    cell = Cell("ask", "v", "t", "h", is_simulated=True)
+    variant = Variant("v", "m")
+    sample = Sample("a", {"q": "How?"}, ["x"], {"level": 1}, 3, shots=(Shot({"q": "Why?"}, "so"),))
+    whole, packed = (
+        WorkItem.of(given, 2, cell=cell, variant=variant, scoring_part="by")
+        for given in (sample, sample.to_values())
+    )
+    sent = unpack_work(pickle.loads(pickle.dumps(pack_work(packed))))
+    for work in (packed, sent):
+        assert work.sample == sample and work.judged_by() == whole.judged_by()
+        for name in ("key", "value", "parts"):
+            assert getattr(work.identity, name) == getattr(whole.identity, name)
+    again = replace(packed, resumes=7)
+    assert (again.sample, again.resumes, again.identity) == (sample, 7, packed.identity)
+    assert not hasattr(packed, "result_of_nothing")
