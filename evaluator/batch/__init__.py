@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from evaluator.batch.progress import Display as Display
     from evaluator.batch.progress import EndpointStatus as EndpointStatus
     from evaluator.batch.progress import NoDisplay as NoDisplay
-    from evaluator.batch.progress import Remaining as Remaining
     from evaluator.batch.progress import SilentProcess as SilentProcess
     from evaluator.batch.progress import Snapshot as Snapshot
     from evaluator.batch.reading import Batch as Batch
@@ -74,10 +73,11 @@ if TYPE_CHECKING:
     from evaluator.batch.summary import MetricValue as MetricValue
     from evaluator.batch.thresholds import Threshold as Threshold
     from evaluator.batch.thresholds import ThresholdResult as ThresholdResult
-    from evaluator.batch.work import Variant as Variant
+    from evaluator.batch.totals import Remaining as Remaining
     from evaluator.batch.work import Worker as Worker
-    from evaluator.batch.work import WorkItem as WorkItem
-    from evaluator.batch.work import WorkResult as WorkResult
+    from evaluator.batch.work_items import Variant as Variant
+    from evaluator.batch.work_items import WorkItem as WorkItem
+    from evaluator.batch.work_items import WorkResult as WorkResult
 
 _HOMES = {
     ".cells": ("Judges",),
@@ -99,12 +99,12 @@ _HOMES = {
         "Display",
         "EndpointStatus",
         "NoDisplay",
-        "Remaining",
         "SilentProcess",
         "Snapshot",
     ),
     ".reading": ("Batch", "Declared", "Results", "open_batch"),
-    ".work": ("Variant", "WorkItem", "WorkResult", "Worker"),
+    ".work": ("Worker",),
+    ".work_items": ("Variant", "WorkItem", "WorkResult"),
     ".records": ("Failure", "Sample", "SampleResult", "Score", "Shot", "Verdict"),
     ".rows": ("FewShot", "Selection"),
     ".run": ("BatchResult", "run_batch", "run_batch_sync", "run_plan"),
@@ -112,6 +112,7 @@ _HOMES = {
     ".pending": ("Changed", "Counts"),
     ".session": ("SessionEnd",),
     ".summary": ("BatchSummary", "MetricValue"),
+    ".totals": ("Remaining",),
 }
 
 __all__ = sorted(  # pyright: ignore[reportUnsupportedDunderAll]

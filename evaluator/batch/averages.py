@@ -12,8 +12,8 @@ from evaluator.batch.fields import reader_of
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.batch.scorers.builtin_scorer import Declared
 from evaluator.batch.statistics import Estimate, stratified_interval, weighted_interval
-from evaluator.batch.summary.columns import fault_of
 from evaluator.batch.summary.parts import MetricValue
+from evaluator.batch.summary.rows import fault_of
 from evaluator.errors import UsageError
 from evaluator.fields import Count
 from evaluator.lazy_dataclass import dataclass, frozen

@@ -31,7 +31,8 @@ from evaluator.batch.scorers import (
 )
 from evaluator.batch.scorers.model_graded import GradedScorer
 from evaluator.batch.scorers.panels import ConfidenceScorer
-from evaluator.batch.work import GRADER, Variant
+from evaluator.batch.work import GRADER
+from evaluator.batch.work_items import Variant
 from evaluator.errors import UsageError
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.profiles import turns_by_profile

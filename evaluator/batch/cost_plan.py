@@ -27,7 +27,8 @@ from evaluator.batch.result_index import EarlierResults
 from evaluator.batch.scorers import ScorerInput, member_scorers, run_scores
 from evaluator.batch.scorers.model_graded import ModelGradedScorer
 from evaluator.batch.wave_log import LoggedCall, submissions_of
-from evaluator.batch.work import GRADER, Variant, WorkItem
+from evaluator.batch.work import GRADER
+from evaluator.batch.work_items import Variant, WorkItem
 from evaluator.errors import UsageError
 from evaluator.errors.results import Outcome, TaskResult, Usage
 from evaluator.handler.backends import is_simulated_model
@@ -90,12 +91,13 @@ async def plan_costs(
     rows = 0
     last = None
     is_shown = False
-    async for work in pending.work(plan.samples()):
-        if work.sample is not last:
-            last = work.sample
-            is_shown = rows % stride == 0 and rows // stride < MAX_PREVIEWED
-            rows += 1
-        await makers_of[work.cell.template, work.cell.variant].add(work, is_shown=is_shown)
+    async for works in pending.work(plan.slices()):
+        for work in works:
+            if work.sample is not last:
+                last = work.sample
+                is_shown = rows % stride == 0 and rows // stride < MAX_PREVIEWED
+                rows += 1
+            await makers_of[work.cell.template, work.cell.variant].add(work, is_shown=is_shown)
     parts = [part for maker in makers for part in maker.parts()]
     most = sum((maker.total for maker in makers), Amounts())
     expected = sum((part.expected for part in parts), Amounts())

@@ -168,8 +168,8 @@ class Identity:
     simulated model answers with it, an existing answer, and few-shot examples. `made_of`: what `of`
     was given; None for another identity.
 
-    `value` and `parts` of an identity that a Cell has made are computed when they are first read,
-    which may be in another process: a batch without earlier results needs only the key.
+    Those of an identity that a Cell has made are computed when they are first read, which may be in
+    another process: a batch without earlier results needs none of them.
     """
 
     __slots__ = ("key", "made_of", "parts", "value")
@@ -191,15 +191,17 @@ class Identity:
         known already.
         """
         identity = cls.__new__(cls)
-        identity.key = key_of(sample.id, epoch, template=cell.template, variant=cell.variant)
         identity.made_of = cell, sample, epoch, inputs_part
         return identity
 
     def __getattr__(self, name: str) -> Any:
         """Called for an attribute that has no value yet."""
-        if name not in ("value", "parts") or self.made_of is None:
+        if name not in ("key", "value", "parts") or self.made_of is None:
             raise AttributeError(name)
         cell, sample, epoch, inputs_part = self.made_of
+        if name == "key":
+            self.key = key_of(sample.id, epoch, template=cell.template, variant=cell.variant)
+            return self.key
         self.parts = cell.parts_of(sample, inputs_part)
         text = "\0".join((SCHEMA, sample.id, str(epoch), cell.template, *self.parts.values()))
         self.value = blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()

@@ -13,7 +13,9 @@ from evaluator.batch.identity import Cell, Identity, changed_parts, changed_sett
 from evaluator.batch.options import OnChanged
 from evaluator.batch.records import Sample, SampleResult, Score, Verdict
 from evaluator.batch.result_index import EarlierResults, ResultEntry, ResultIndex
-from evaluator.batch.work import Variant, WorkItem, sample_label
+from evaluator.batch.rows.checked_samples import PackedSamples
+from evaluator.batch.work import sample_label
+from evaluator.batch.work_items import Variant, WorkItem, scored_by
 from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.record.store import TaskStore
 
@@ -87,18 +89,38 @@ class PendingWork:
     counts: Counts = field(default_factory=Counts)
     stale: set[str] = field(default_factory=set[str])
 
-    async def work(self, rows: AsyncIterator[Sample]) -> AsyncGenerator[WorkItem]:
-        """The work that is left in `rows`. Raises: what reading them raises."""
-        async for sample in rows:
-            for work in self._work_of(sample):
-                yield work
+    async def work(
+        self, slices: AsyncIterator[Sequence[Sample]]
+    ) -> AsyncGenerator[Sequence[WorkItem]]:
+        """The work that is left in slices of the rows, as far as there is any in a slice. Raises:
+        what reading the rows raises.
+        """
+        async for samples in slices:
+            if self.earlier:
+                works = [work for sample in samples for work in self._work_of(sample)]
+            else:
+                works = self._new_work(samples)
+            if works:
+                yield works
+
+    def _new_work(self, samples: Sequence[Sample]) -> list[WorkItem]:
+        """All work of samples that no earlier result can belong to."""
+        given = samples.values if isinstance(samples, PackedSamples) else samples
+        epochs = range(1, self.epochs + 1)
+        works = [
+            WorkItem.of(sample, epoch, cell=cell, variant=variant, scoring_part=self.scoring_part)
+            for sample in given
+            for epoch in epochs
+            for cell, variant in self.cells
+        ]
+        self.counts.rows += len(given)
+        self.counts.samples += len(works)
+        return works
 
     def _work_of(self, sample: Sample) -> list[WorkItem]:
         counts = self.counts
         counts.rows += 1
-        scored_by = ""
-        if self.scoring_part:
-            scored_by = digest([self.scoring_part, sample.target, sample.metadata])[:16]
+        judged_by = scored_by(self.scoring_part, sample)
         # Of one work only, it is left to the process that evaluates.
         inputs_part = ""
         if self.epochs * len(self.cells) > 1:
@@ -108,11 +130,8 @@ class PendingWork:
             for cell, variant in self.cells:
                 counts.samples += 1
                 identity = Identity.of(cell, sample, epoch, inputs_part)
-                if self.earlier:
-                    entry = self.earlier.pop(identity.key, None)
-                else:
-                    entry = None
-                if entry is not None and self._stays(entry, identity, scored_by):
+                entry = self.earlier.pop(identity.key, None)
+                if entry is not None and self._stays(entry, identity, judged_by):
                     counts.done += 1
                     self.on_kept(entry.verdict)
                     continue
@@ -122,7 +141,8 @@ class PendingWork:
                     cell=cell,
                     variant=variant,
                     identity=identity,
-                    scored_by=scored_by,
+                    scored_by=judged_by,
+                    scoring_part=self.scoring_part,
                 )
                 if entry is None:
                     left.append(work)
@@ -130,13 +150,13 @@ class PendingWork:
                     left.append(again)
         return left
 
-    def _stays(self, entry: ResultEntry, identity: Identity, scored_by: str) -> bool:
+    def _stays(self, entry: ResultEntry, identity: Identity, judged_by: str) -> bool:
         """Whether the question and the scoring of a result are those of now, and it is no error to
         run again.
         """
         return (
             entry.identity == identity.value.encode()
-            and entry.scored_by == scored_by.encode()
+            and entry.scored_by == judged_by.encode()
             and not (self.retry_errors and entry.verdict is Verdict.ERROR)
         )
 
@@ -235,9 +255,11 @@ class CompleteWork(PendingWork):
             counts=Counts(samples=len(earlier), done=len(earlier)),
         )
 
-    async def work(self, rows: AsyncIterator[Sample]) -> AsyncGenerator[WorkItem]:
-        for work in ():
-            yield work
+    async def work(
+        self, slices: AsyncIterator[Sequence[Sample]]
+    ) -> AsyncGenerator[Sequence[WorkItem]]:
+        for works in ():
+            yield works
 
 
 MakeWork = Callable[[BatchFolder, ResultIndex, Callable[[Verdict], None]], PendingWork]

@@ -56,7 +56,7 @@ from evaluator.batch.scorers.function_scorer import UnloadedScorer
 from evaluator.batch.scorers.scorer_registry import check_rows
 from evaluator.batch.statistics import reducer
 from evaluator.batch.thresholds import Threshold, check_fit, parse_threshold
-from evaluator.batch.work import Variant
+from evaluator.batch.work_items import Variant
 from evaluator.errors import InputError, UsageError
 from evaluator.errors.messages import did_you_mean, listed
 from evaluator.fields import Names, accept
@@ -166,18 +166,21 @@ class BatchPlan:
             return None
         return rows * self.options.epochs * len(self.cells)
 
-    async def samples(self, look: int | None = None) -> AsyncGenerator[Sample]:
-        """The rows that are evaluated, or those of them that belong to one look, counted from 0."""
-        if self.deciding is None:
-            look_of = None
-        else:
-            look_of = self.deciding.look_of
-        async with aclosing(aiter(self.rows)) as rows:
-            async for sample in rows:
-                if look_of is None or (
-                    sample.id in look_of and (look is None or look_of[sample.id] == look)
-                ):
-                    yield sample
+    async def slices(self, look: int | None = None) -> AsyncGenerator[Sequence[Sample]]:
+        """The rows that are evaluated, or those of them that belong to one look, counted from 0;
+        some at a time.
+        """
+        look_of = None if self.deciding is None else self.deciding.look_of
+        async with aclosing(self.rows.slices()) as slices:
+            async for samples in slices:
+                if look_of is None:
+                    yield samples
+                    continue
+                found = [sample for sample in samples if sample.id in look_of]
+                if look is not None:
+                    found = [sample for sample in found if look_of[sample.id] == look]
+                if found:
+                    yield found
 
 
 def make_plan(

@@ -10,11 +10,12 @@ import json
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import asdict, field
-from math import ceil, sqrt
+from math import ceil
 from typing import IO, Any, Literal, Protocol
 
 from evaluator import clock
 from evaluator.batch.records import SampleResult, Verdict
+from evaluator.batch.totals import Remaining, Totals
 from evaluator.errors.messages import LOGGER, minutes_text, visible
 from evaluator.errors.results import Usage
 from evaluator.lazy_dataclass import dataclass, frozen
@@ -22,9 +23,6 @@ from evaluator.lazy_dataclass import dataclass, frozen
 TICK_S = 0.5
 PLAIN_EVERY_S = 10.0
 _RATE_OVER_S = 30.0
-EXPECTED_FROM = 20
-"""After so many results the rest of the batch is expected with an interval."""
-_Z = 1.96
 
 
 @frozen
@@ -61,48 +59,6 @@ class SilentProcess:
             f"no sign of life for {self.silent_s:,.0f} s from process {self.pid} on "
             f"{visible(self.node)} ({self.samples:,} samples)"
         )
-
-
-@frozen
-class Remaining:
-    """What the samples that are left are expected to take, with a 95 % prediction interval."""
-
-    mean: float
-    low: float
-    high: float
-
-
-class Spread:
-    """Mean and variance of values that arrive one at a time.
-
-    Source: Welford, "Note on a method for calculating corrected sums of squares and products",
-    Technometrics 4(3), 1962.
-    """
-
-    __slots__ = ("_count", "_mean", "_squares")
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._mean = self._squares = 0.0
-
-    def add(self, value: float) -> None:
-        self._count += 1
-        step = value - self._mean
-        self._mean += step / self._count
-        self._squares += step * (value - self._mean)
-
-    def sum_of(self, further: int) -> Remaining | None:
-        """The sum of `further` values like these; None while there are fewer than EXPECTED_FROM.
-
-        The samples are taken as drawn at random: rows that are sorted by length mislead it.
-        """
-        if self._count < EXPECTED_FROM:
-            return None
-        variance = self._squares / (self._count - 1)
-        # The values to come vary, and so does the mean that they are expected to have.
-        half = _Z * sqrt(variance * further * (1 + further / self._count))
-        mean = self._mean * further
-        return Remaining(mean, max(0.0, mean - half), mean + half)
 
 
 @frozen
@@ -148,7 +104,7 @@ class Snapshot:
 
 
 @dataclass(slots=True)
-class Tally:
+class Tally(Totals):
     """Counts results: those that are kept from an earlier session (`keep`), and new ones (`add`).
 
     `earlier`: results of earlier sessions that are expected to stay. They count as done from the
@@ -159,18 +115,9 @@ class Tally:
     total: int | None = None
     earlier: int = 0
     before: int = 0
-    ran: int = 0
     replaced: int = 0
-    verdicts: Counter[str] = field(default_factory=Counter[str])
-    errors: Counter[str] = field(default_factory=Counter[str])
-    cached_calls: int = 0
-    interrupted_calls: int = 0
     started: float = 0.0
-    _used: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
-    _known: Counter[str] = field(default_factory=Counter[str])
     _recent: deque[tuple[float, int]] = field(default_factory=deque[tuple[float, int]])
-    _costs: Spread = field(default_factory=Spread)
-    _durations: Spread = field(default_factory=Spread)
 
     def __post_init__(self) -> None:
         self.started = clock.monotonic()
@@ -179,30 +126,6 @@ class Tally:
     def keep(self, verdict: Verdict) -> None:
         self.before += 1
         self.verdicts[verdict.value] += 1
-
-    def add(self, result: Mapping[str, Any]) -> None:
-        """Counts a result, as JSON (see `SampleResult.to_dict`)."""
-        self.ran += 1
-        verdict = result["verdict"]
-        self.verdicts[verdict] += 1
-        failure = result["failure"]
-        if verdict == Verdict.ERROR:
-            self.errors["a scorer failed" if failure is None else failure["kind"]] += 1
-        cost = 0.0
-        used_by = [result["usage"]]
-        for score in result["scores"].values():
-            if "usage" in score:
-                used_by.append(score["usage"])
-        for used in used_by:
-            cost += used.get("cost_usd") or 0.0
-            for name, amount in used.items():
-                before = self._used.get(name, 0)
-                self._used[name] = None if before is None or amount is None else before + amount
-                self._known[name] += amount or 0
-        self._costs.add(cost)
-        self._durations.add(result["duration_s"])
-        self.cached_calls += result["cached_calls"]
-        self.interrupted_calls += result["interrupted_calls"]
 
     @property
     def done(self) -> int:

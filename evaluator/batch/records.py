@@ -88,10 +88,10 @@ class Sample:
     @classmethod
     def from_values(cls, values: tuple[Any, ...]) -> Sample:
         """The sample that `to_values` made `values` from."""
+        if not values[-1]:
+            return cls(*values)
         *fields, shots = values
-        if shots:
-            shots = tuple(Shot(*shot) for shot in shots)
-        return cls(*fields, shots=shots)
+        return cls(*fields, shots=tuple(Shot(*shot) for shot in shots))
 
 
 _sample_values = attrgetter("id", "inputs", "target", "metadata", "place", "answer", "shots")
@@ -449,3 +449,14 @@ def existing_answer(text: str, wanted: OutputFormat | None) -> Outcome:
 def counts_as_failed(failure: Failure, counted: Collection[str]) -> bool:
     """Whether `counted` names the error's type or reason."""
     return failure.kind in counted or failure.type in counted
+
+
+_NUMBERS = Pattern(r"0x[0-9a-f]+|[0-9]+(?:\.[0-9]+)?")
+
+
+def kind_of_error(result: SampleResult) -> str:
+    """An error without its numbers, so that two errors of one kind are equal."""
+    if result.failure is not None:
+        return _NUMBERS.sub("#", f"{result.failure.kind}: {result.failure.message}")[:300]
+    found = [f"{name}: {score.error}" for name, score in result.scores.items() if score.error]
+    return _NUMBERS.sub("#", "; ".join(found))[:300]

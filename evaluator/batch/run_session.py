@@ -22,6 +22,7 @@ from evaluator.batch.permissions import is_own, sign
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.progress import NoDisplay, SafeDisplay, Tally
 from evaluator.batch.result_index import ResultIndex
+from evaluator.batch.result_writer import ResultWriter
 from evaluator.batch.rows.object_rows import shard_of
 from evaluator.batch.session import Session, SessionEnd, interrupted_state
 from evaluator.batch.steering import Steering, budget_of, pace_of
@@ -224,15 +225,16 @@ async def run_session(
                 stop=stop,
                 display=display,
                 steering=steering,
-                tally=tally,
-                columns=columns,
+                results=ResultWriter(
+                    folder, tally, columns, None if store is None else store.redactor
+                ),
                 make_work=make_work,
                 looks=_make_looks(plan, folder, manifest.store_decision),
                 waves=waves,
             )
             ended = await session.run(earlier)
             span.set_result(ended)
-        return ended, session.columns
+        return ended, session.results.columns
 
 
 def _read_earlier(folder: BatchFolder, options: BatchOptions) -> tuple[Columns | None, ResultIndex]:
@@ -289,6 +291,8 @@ def _make_worker(
         unrecorded=unrecorded,
         unfinished=options.unfinished,
         repair=options.repair,
+        cluster=options.cluster,
+        group_by=options.group_by,
     )
 
 

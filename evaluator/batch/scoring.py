@@ -31,7 +31,7 @@ from evaluator.batch.scorers import make_scorers
 from evaluator.batch.scorers.scorer_registry import check_rows
 from evaluator.batch.summary.tables import Table, number
 from evaluator.batch.wave_log import submissions_of
-from evaluator.batch.work import Variant, WorkItem
+from evaluator.batch.work_items import Variant, WorkItem
 from evaluator.errors import UsageError
 from evaluator.errors.messages import listed
 from evaluator.lazy_dataclass import dataclass
@@ -237,9 +237,9 @@ class _StoredRows:
     def read_ahead(self) -> Iterator[Sample]:
         return map(_sample_of, self._folder.results())
 
-    async def __aiter__(self) -> AsyncIterator[Sample]:
-        for sample in ():
-            yield sample
+    async def slices(self) -> AsyncGenerator[Sequence[Sample]]:
+        for samples in ():
+            yield samples
 
 
 def _sample_of(result: SampleResult) -> Sample:
@@ -273,7 +273,9 @@ class AnswersToScore(PendingWork):
         # A session that is stopped leaves no result out.
         self.earlier = {}
 
-    async def work(self, rows: AsyncIterator[Sample]) -> AsyncGenerator[WorkItem]:
+    async def work(
+        self, slices: AsyncIterator[Sequence[Sample]]
+    ) -> AsyncGenerator[Sequence[WorkItem]]:
         cells = {(cell.template, cell.variant): (cell, variant) for cell, variant in self.cells}
         for place, (key, entry) in enumerate(self._entries.items()):
             if place % _YIELD_EVERY == 0:
@@ -288,7 +290,7 @@ class AnswersToScore(PendingWork):
                 continue
             self.counts.judged_anew += 1
             cell, variant = found
-            yield WorkItem(
+            work = WorkItem(
                 _sample_of(result),
                 result.epoch,
                 cell=cell,
@@ -302,6 +304,7 @@ class AnswersToScore(PendingWork):
                     if name not in self.versions or not self._is_due(result, name)
                 },
             )
+            yield [work]
 
     def _lacks_scores(self, result: SampleResult) -> bool:
         if result.failure is not None and result.verdict is Verdict.ERROR:

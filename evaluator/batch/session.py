@@ -12,30 +12,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import field
 from functools import partial
 from itertools import count
-from operator import countOf, itemgetter
+from operator import countOf
 from typing import TYPE_CHECKING, Any
 
 from evaluator import clock
 from evaluator.batch.engines import ClusterLost, Engine
-from evaluator.batch.engines.base import WatchedEngine, unanswered_result
+from evaluator.batch.engines.base import Done, WatchedEngine, unanswered_result
+from evaluator.batch.engines.packing import ResultLines
 from evaluator.batch.folder import BatchFolder
-from evaluator.batch.identity import encode_results
 from evaluator.batch.looks import Looks
 from evaluator.batch.options import OnChanged, State, Stop, limits_to_dict
 from evaluator.batch.pending import Counts, MakeWork, PendingWork
 from evaluator.batch.plan import BatchPlan
-from evaluator.batch.progress import TICK_S, EndpointStatus, SafeDisplay, Snapshot, Tally
-from evaluator.batch.records import Sample, SampleResult, Verdict
+from evaluator.batch.progress import TICK_S, EndpointStatus, SafeDisplay, Snapshot
+from evaluator.batch.records import Sample, Verdict, kind_of_error
 from evaluator.batch.result_index import EarlierResults, ResultEntry, ResultIndex
+from evaluator.batch.result_writer import ResultWriter, results_of
 from evaluator.batch.steering import SKIPPED, Steering
-from evaluator.batch.summary import Columns
-from evaluator.batch.work import Worker, WorkItem, WorkResult
+from evaluator.batch.work import Worker
+from evaluator.batch.work_items import WorkItem, WorkResult
 from evaluator.errors import UsageError
 from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.limits.endpoints import host_of
@@ -50,7 +50,6 @@ CONTROL_TICKS = 2
 """Commands of other processes are looked for at each of so many ticks."""
 PROGRESS_TICKS = 4
 """The progress for other processes is written at each of so many ticks."""
-_NUMBERS = re.compile(r"0x[0-9a-f]+|[0-9]+(?:\.[0-9]+)?")
 
 
 @frozen
@@ -77,11 +76,8 @@ class SessionEnd:
 class Session:
     """One session of a batch. Its `run` may be called once.
 
-    `_made` and `_lines` are the results to write at the end of this turn of the event loop; those
-    of other processes are lines already, each with what is counted of it.
-
-    `columns` has earlier results and gets each one that is written; None after an error, which the
-    summary raises again. `make_work` returns other work than that of the rows.
+    `results` are written at the end of each turn of the event loop. `_ahead` is work that was read
+    and not taken yet. `make_work` returns other work than that of the rows.
     `looks` decide whether the batch continues. With `waves`, further passes over the rows resume
     the samples whose provider batches are over.
     """
@@ -94,21 +90,17 @@ class Session:
     stop: Stop
     display: SafeDisplay
     steering: Steering
-    tally: Tally = field(default_factory=Tally)
-    columns: Columns | None = None
+    results: ResultWriter
     make_work: MakeWork | None = None
     looks: Looks | None = None
     waves: Waves | None = None
-    _work: AsyncGenerator[WorkItem] = field(init=False)
+    _work: AsyncGenerator[Sequence[WorkItem]] = field(init=False)
+    _ahead: Sequence[WorkItem] = ()
     _has_read_all: bool = False
     _taken: int = 0
     _is_idle: asyncio.Event = field(default_factory=asyncio.Event)
     _repeated: tuple[str, int] = ("", 0)
     _error: Exception | None = None
-    _made: list[SampleResult] = field(default_factory=list[SampleResult])
-    _lines: list[tuple[bytes, Mapping[str, Any]]] = field(
-        default_factory=list[tuple[bytes, Mapping[str, Any]]]
-    )
     _write_error: Exception | None = None
     _reads_since: float | None = None
     _wait: asyncio.Timeout | None = None
@@ -122,12 +114,12 @@ class Session:
         written.
         """
         pending = self._make_pending(earlier)
-        self.tally.total = pending.counts.samples if pending.is_counted else self.plan.total
-        self.tally.earlier = len(pending.earlier)
+        self.results.tally.total = pending.counts.samples if pending.is_counted else self.plan.total
+        self.results.tally.earlier = len(pending.earlier)
         if self.plan.options.retry_errors:
             verdicts = (entry.verdict for entry in pending.earlier.values())
-            self.tally.earlier -= countOf(verdicts, Verdict.ERROR)
-        rows = aiter(self.plan.rows)
+            self.results.tally.earlier -= countOf(verdicts, Verdict.ERROR)
+        rows = self.plan.rows.slices()
         work = self._work = self._work_from(rows, pending)
         self._is_idle.set()
         self.display.show("start", self.plan.name, self._snapshot())
@@ -145,8 +137,8 @@ class Session:
                     self._start_wave(pending)
                     await self._run_engine()
             self._write_results()
-            total = self.tally.total = await self._count_rest(work, pending)
-            self.tally.earlier = 0
+            total = self.results.tally.total = await self._count_rest(work, pending)
+            self.results.tally.earlier = 0
         except ClusterLost as error:
             # Its samples in flight are lost, and reading the rows was interrupted.
             self.stop.ask("incomplete", str(error))
@@ -168,14 +160,14 @@ class Session:
     def _make_pending(self, earlier: ResultIndex) -> PendingWork:
         """The work of the first pass over the rows."""
         if self.make_work is not None:
-            return self.make_work(self.folder, earlier, self.tally.keep)
+            return self.make_work(self.folder, earlier, self.results.tally.keep)
         options = self.plan.options
         return PendingWork(
             self.plan.cells,
             options.epochs,
             earlier=earlier,
             read_result=self.folder.read_at,
-            on_kept=self.tally.keep,
+            on_kept=self.results.tally.keep,
             scoring_part=self.plan.scoring_part,
             versions=self.plan.versions,
             retry_errors=options.retry_errors,
@@ -200,7 +192,7 @@ class Session:
         return SessionEnd(
             state,
             reason,
-            ran=self.tally.ran,
+            ran=self.results.tally.ran,
             total=total,
             counts=pending.counts,
             snapshot=snapshot,
@@ -210,13 +202,15 @@ class Session:
         )
 
     def _work_from(
-        self, rows: AsyncIterator[Sample], pending: PendingWork
-    ) -> AsyncGenerator[WorkItem]:
+        self, rows: AsyncIterator[Sequence[Sample]], pending: PendingWork
+    ) -> AsyncGenerator[Sequence[WorkItem]]:
         if self.looks is None:
             return pending.work(rows)
         return self._work_of_looks(pending, self.looks)
 
-    async def _work_of_looks(self, pending: PendingWork, looks: Looks) -> AsyncGenerator[WorkItem]:
+    async def _work_of_looks(
+        self, pending: PendingWork, looks: Looks
+    ) -> AsyncGenerator[Sequence[WorkItem]]:
         """The work of one look after the other, until the batch is decided. The first work of a
         look waits until that of the look before is done. It ends where calls wait for a provider
         batch. The rows of looks that were taken earlier are read in any case: their results are
@@ -230,9 +224,9 @@ class Session:
                 return
             left = looks.cells_at(look)
             pending.cells = [(cell, variant) for cell, variant in cells if cell in left]
-            async with aclosing(pending.work(self.plan.samples(look))) as works:
-                async for work in works:
-                    yield work
+            async with aclosing(pending.work(self.plan.slices(look))) as slices:
+                async for works in slices:
+                    yield works
             if look < len(taken):
                 continue
             await self._is_idle.wait()
@@ -244,7 +238,7 @@ class Session:
                 self.stop.ask("incomplete", problem)
                 return
             self.display.show("notice", looks.decision.looks[-1].line(design))
-            self.tally.total = looks.total
+            self.results.tally.total = looks.total
 
     async def _run_engine(self) -> None:
         await self.engine.run(
@@ -261,30 +255,47 @@ class Session:
         self.stop.state = None
         self.stop.reason = ""
         self.limiter.start_again()
+        self._ahead = ()
         self._work = self._unanswered(pending)
 
-    async def _next(self) -> WorkItem | None:
-        """The next work, as soon as the limiter has room for one more sample; None at the end."""
+    async def _next(self, most: int) -> Sequence[WorkItem]:
+        """The next works, as soon as the limiter has room for one more sample, at most so many;
+        none at the end.
+        """
         while self.stop.state is None:
-            found = await self._read(self._work)
-            if found is None:
-                if self.stop.state is not None or not self._has_retries():
-                    return None
+            if not self._ahead:
+                found = await self._read(self._work)
+                if found is None:
+                    if self.stop.state is not None or not self._has_retries():
+                        return ()
+                    continue
+                self._ahead = self._wanted(found)
                 continue
-            if self.steering.skips and self._skip(found):
-                continue
-            if self.waves is not None and self.waves.waits_for(found.identity.value):
-                continue
-            await self.limiter.start_sample()
+            room = await self.limiter.start_samples(min(most, len(self._ahead)))
             # A command may have come while it waited.
-            is_stopped = self.stop.state is not None
-            if not is_stopped and not (self.steering.skips and self._skip(found)):
-                self.steering.begin(found)
-                self._taken += 1
+            taken: Sequence[WorkItem] = ()
+            if self.stop.state is None:
+                taken = self._ahead[:room]
+                self._ahead = self._ahead[room:]
+                if self.steering.skips:
+                    taken = [work for work in taken if not self._skip(work)]
+            if len(taken) < room:
+                self.limiter.end_samples(room - len(taken))
+            if taken:
+                self.steering.begin(taken)
+                self._taken += len(taken)
                 self._is_idle.clear()
-                return found
-            self.limiter.end_sample()
-        return None
+                return taken
+        return ()
+
+    def _wanted(self, works: Sequence[WorkItem]) -> Sequence[WorkItem]:
+        """Those that no command skips and that wait for no provider batch."""
+        waves = self.waves
+        if self.steering.skips:
+            works = [work for work in works if not self._skip(work)]
+        if waves is not None:
+            works = [work for work in works if not waves.waits_for(work.identity.value)]
+        return works
 
     def _skip(self, work: WorkItem) -> bool:
         """Stores the result of a sample that a command skips."""
@@ -307,7 +318,7 @@ class Session:
             self._work = self._again(entries)
         return bool(entries)
 
-    async def _unanswered(self, first: PendingWork) -> AsyncGenerator[WorkItem]:
+    async def _unanswered(self, first: PendingWork) -> AsyncGenerator[Sequence[WorkItem]]:
         """The work for the samples that have no result, or that were parked again; `first`: that of
         the first pass.
         """
@@ -318,19 +329,22 @@ class Session:
         pending = self._pending(entries, on_changed="keep")
         pending.stale = first.stale
         async with (
-            aclosing(aiter(self.plan.rows)) as rows,
-            aclosing(self._work_from(rows, pending)) as works,
+            aclosing(self.plan.rows.slices()) as rows,
+            aclosing(self._work_from(rows, pending)) as slices,
         ):
-            async for work in works:
-                yield work
+            async for works in slices:
+                yield works
 
-    async def _again(self, entries: Mapping[str, ResultEntry]) -> AsyncGenerator[WorkItem]:
+    async def _again(
+        self, entries: Mapping[str, ResultEntry]
+    ) -> AsyncGenerator[Sequence[WorkItem]]:
         """The work for the samples of `entries`, which ended with an error."""
         pending = self._pending(dict(entries), on_changed="run")
-        async with aclosing(aiter(self.plan.rows)) as rows:
-            async for work in pending.work(rows):
-                if work.identity.key in entries:
-                    yield work
+        async with aclosing(self.plan.rows.slices()) as rows:
+            async for works in pending.work(rows):
+                found = [work for work in works if work.identity.key in entries]
+                if found:
+                    yield found
 
     def _pending(self, entries: EarlierResults, on_changed: OnChanged) -> PendingWork:
         """The work of a further pass; with "run", that of errors too."""
@@ -346,7 +360,7 @@ class Session:
             on_changed=on_changed,
         )
 
-    async def _read(self, work: AsyncGenerator[WorkItem]) -> WorkItem | None:
+    async def _read(self, work: AsyncGenerator[Sequence[WorkItem]]) -> Sequence[WorkItem] | None:
         try:
             return await (self._read_live(work) if self.plan.rows.is_live else anext(work, None))
         except asyncio.CancelledError as error:
@@ -362,7 +376,9 @@ class Session:
         self.stop.ask("incomplete", str(self._error))
         return None
 
-    async def _read_live(self, work: AsyncGenerator[WorkItem]) -> WorkItem | None:
+    async def _read_live(
+        self, work: AsyncGenerator[Sequence[WorkItem]]
+    ) -> Sequence[WorkItem] | None:
         """The next work of rows that may take long to arrive; None if the session ends first."""
         if self._reads_since is None:
             self._reads_since = asyncio.get_running_loop().time()
@@ -407,53 +423,59 @@ class Session:
         if self._wait is not None and not self._wait.expired():
             self._wait.reschedule(asyncio.get_running_loop().time())
 
-    def _finish(self, done: WorkResult) -> None:
-        self.limiter.end_sample()
-        self._taken -= 1
+    def _finish(self, done: Done) -> None:
+        works = [done.work] if isinstance(done, WorkResult) else done.works
+        self.limiter.end_samples(len(works))
+        self._taken -= len(works)
         if not self._taken:
             self._is_idle.set()
         if self._write_error is not None:
             raise self._write_error
-        if done.parked is not None:
-            # A call that waits is paid: its sample counts as in flight.
-            if self.waves is None or not self.waves.waits_for(done.work.identity.value):
-                self.steering.end(done.work)
-            self.worker.unrecorded.update(done.parked)
-            self._parked.add(done.work.identity.key)
+        if isinstance(done, WorkResult) and done.result is None:
+            self._leave_pending(done)
             return
-        if done.counted is not None:
-            is_error = done.counted["verdict"] == Verdict.ERROR
-        elif done.made is not None:
-            is_error = done.made.verdict is Verdict.ERROR
-        else:
-            self.steering.end(done.work)
+        replaced = False
+        if self.steering.retrying:
+            replaced = self._take_back_replaced(works)
+        self._store(done)
+        if replaced:
+            self._write_results()
+        self.steering.end(works, have_results=True)
+        self._stop_on_repetition(done)
+
+    def _leave_pending(self, done: WorkResult) -> None:
+        """A sample has ended without a result."""
+        if done.parked is None:
+            self.steering.end([done.work])
             # Without a call that the limiter rejected, it is this machine that could not do the
             # work.
             self.stop.ask("incomplete" if self.limiter.refused is None else "budget", done.pending)
             return
-        replaced = self.steering.retrying.get(done.work.identity.key)
-        if replaced is not None:
-            self.tally.replace(self.folder.read_at(replaced.offset))
-        self._store(done)
-        if replaced is not None:
-            self._write_results()
-        self.steering.end(done.work, has_result=True)
-        if is_error:
-            self._stop_on_repetition(done)
-        else:
-            self._repeated = ("", 0)
+        # A call that waits is paid: its sample counts as in flight.
+        if self.waves is None or not self.waves.waits_for(done.work.identity.value):
+            self.steering.end([done.work])
+        self.worker.unrecorded.update(done.parked)
+        self._parked.add(done.work.identity.key)
 
-    def _store(self, done: WorkResult) -> None:
-        """Writes a result with the others of this turn of the event loop."""
-        if not self._made and not self._lines:
+    def _take_back_replaced(self, works: Sequence[WorkItem]) -> bool:
+        """Counts no more the results that those of `works` replace. Returns: whether there are
+        any.
+        """
+        retrying = self.steering.retrying
+        found = [entry for work in works if (entry := retrying.get(work.identity.key)) is not None]
+        for entry in found:
+            self.results.tally.replace(self.folder.read_at(entry.offset))
+        return bool(found)
+
+    def _store(self, done: Done) -> None:
+        """Writes results with the others of this turn of the event loop."""
+        if not self.results:
             asyncio.get_running_loop().call_soon(self._write_soon)
-        if done.counted is not None:
-            self._lines.append((done.line, done.counted))
-        elif done.made is not None:
-            self._made.append(done.made)
+        self.results.add(done)
         # At once: a display that asks to stop does so before the next sample starts.
         if self.display.shows_results:
-            self.display.show("result", done.result)
+            for result in results_of(done):
+                self.display.show("result", result)
 
     def _write_soon(self) -> None:
         """Writes the results of this turn of the event loop. Nothing new starts after an error,
@@ -469,42 +491,28 @@ class Session:
         """Raises: RecordError, if results cannot be written."""
         if self._write_error is not None:
             raise self._write_error
-        if not self._made and not self._lines:
-            return
-        store = self.worker.evaluator.services.store
-        if store is None:
-            scrub = None
-        else:
-            scrub = store.redactor
-        results = [*self._lines, *encode_results(self._made, scrub)]
-        self._made = []
-        self._lines = []
-        self.folder.append_lines(b"".join(map(itemgetter(0), results)))
-        for _, result in results:
-            self.tally.add(result)
-        if self.columns is not None:
-            try:
-                for _, result in results:
-                    self.columns.add(result)
-            except UsageError:
-                self.columns = None
+        self.results.write()
 
-    def _stop_on_repetition(self, done: WorkResult) -> None:
-        """Ends the session if the same error keeps coming: then the samples are not the cause.
-        `done` ended with an error.
-        """
-        result = done.result
-        if result is None:
+    def _stop_on_repetition(self, done: Done) -> None:
+        """Ends the session if the same error keeps coming: then the samples are not the cause."""
+        if isinstance(done, ResultLines) and not done.has_errors:
+            self._repeated = ("", 0)
             return
-        kind = kind_of_error(result)
-        self._repeated = (kind, self._repeated[1] + 1 if kind == self._repeated[0] else 1)
         limit = self.steering.limits.stop_after
-        if limit and self._repeated[1] >= limit:
-            self.stop.ask(
-                "repeated error", f"{self._repeated[1]} samples in a row ended with: {kind}"
-            )
+        for result in results_of(done):
+            if result.verdict is not Verdict.ERROR:
+                self._repeated = ("", 0)
+                continue
+            kind = kind_of_error(result)
+            self._repeated = (kind, self._repeated[1] + 1 if kind == self._repeated[0] else 1)
+            if limit and self._repeated[1] >= limit:
+                self.stop.ask(
+                    "repeated error", f"{self._repeated[1]} samples in a row ended with: {kind}"
+                )
 
-    async def _count_rest(self, work: AsyncGenerator[WorkItem], pending: PendingWork) -> int | None:
+    async def _count_rest(
+        self, work: AsyncGenerator[Sequence[WorkItem]], pending: PendingWork
+    ) -> int | None:
         """The number of samples, if the rest of the rows can be read without evaluating them."""
         if self.looks is not None:
             # Results of rows that were not read would seem to belong to no row.
@@ -522,7 +530,7 @@ class Session:
         return counts.samples
 
     def _state(self, total: int | None) -> State:
-        if total is not None and self.tally.done >= total:
+        if total is not None and self.results.tally.done >= total:
             return "complete"
         if self._is_waiting and self.stop.state in (None, "budget"):
             return "waiting"
@@ -566,7 +574,9 @@ class Session:
             silent = self.engine.silent()
         else:
             silent = ()
-        return self.tally.snapshot(self.engine.in_flight(), tuple(endpoints), silent=tuple(silent))
+        return self.results.tally.snapshot(
+            self.engine.in_flight(), tuple(endpoints), silent=tuple(silent)
+        )
 
 
 def interrupted_state(error: BaseException) -> tuple[State, str]:
@@ -588,11 +598,3 @@ def _is_cancelled() -> bool:
     """
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
-
-
-def kind_of_error(result: SampleResult) -> str:
-    """An error without its numbers, so that two errors of one kind are equal."""
-    if result.failure is not None:
-        return _NUMBERS.sub("#", f"{result.failure.kind}: {result.failure.message}")[:300]
-    found = [f"{name}: {score.error}" for name, score in result.scores.items() if score.error]
-    return _NUMBERS.sub("#", "; ".join(found))[:300]

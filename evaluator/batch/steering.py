@@ -5,7 +5,7 @@ them out and answers them there (see `evaluator.batch.control`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from evaluator.batch.plan import BatchPlan
 from evaluator.batch.progress import SafeDisplay
 from evaluator.batch.records import Failure, Verdict, key_of
 from evaluator.batch.result_index import ResultEntry
-from evaluator.batch.work import WorkItem
+from evaluator.batch.work_items import WorkItem
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.call_limiter import fit_concurrency
@@ -73,7 +73,7 @@ class Steering:
     _retry_message: str = ""
     skips: dict[str, Command] = field(default_factory=dict[str, Command])
     _unseen: dict[int, Command] = field(default_factory=dict[int, Command])
-    _in_flight: set[str] = field(default_factory=set[str])
+    _in_flight: dict[int, WorkItem] = field(default_factory=dict[int, WorkItem])
     _paid: Counter[int] = field(default_factory=Counter[int])
     _ignored: int = 0
     _trouble: str = ""
@@ -186,21 +186,28 @@ class Steering:
 
     # -- samples -----------------------------------------------------------------------------------
 
-    def begin(self, work: WorkItem) -> None:
-        """Counts a sample as in flight."""
-        self._in_flight.add(work.identity.key)
+    def begin(self, works: Iterable[WorkItem]) -> None:
+        """Counts samples as in flight."""
+        for work in works:
+            self._in_flight[id(work)] = work
 
-    def end(self, work: WorkItem, *, has_result: bool = False) -> None:
-        """Counts a sample as not in flight any more. `has_result`: its result is on the disk, if a
-        command ran it again. Without one the command stays, for the next session.
+    def end(self, works: Iterable[WorkItem], *, have_results: bool = False) -> None:
+        """Counts samples as not in flight any more. `have_results`: their results are on the disk,
+        as far as a command ran them again. Without one the command stays, for the next session.
         """
-        key = work.identity.key
-        self._in_flight.discard(key)
-        if has_result and self.retrying.pop(key, None) is not None:
-            self._finish_retries()
+        for work in works:
+            self._in_flight.pop(id(work), None)
+            if have_results and self.retrying:
+                self.retrying.pop(work.identity.key, None)
+                if not self.retrying:
+                    self._finish_retries()
+
+    def _keys_in_flight(self) -> set[str]:
+        return {work.identity.key for work in self._in_flight.values()}
 
     def _skip(self, command: Command) -> tuple[CommandState, str]:
         there = self.folder.index()
+        in_flight = self._keys_in_flight()
         plan = self.plan
         keys = [
             key_of(sample, epoch, template=cell.template, variant=cell.variant)
@@ -209,8 +216,8 @@ class Steering:
             for epoch in range(1, plan.options.epochs + 1)
         ]
         done = sum(key in there for key in keys)
-        running = sum(key in self._in_flight for key in keys)
-        left = [key for key in keys if key not in there and key not in self._in_flight]
+        running = sum(key in in_flight for key in keys)
+        left = [key for key in keys if key not in there and key not in in_flight]
         what = [f"{done} have a result"] if done else []
         what += [f"{running} are in flight"] if running else []
         if what:
@@ -255,8 +262,9 @@ class Steering:
         kinds = {kind for command in commands for kind in command.arguments}
         is_all = any(not command.arguments for command in commands)
         found: dict[str, ResultEntry] = {}
+        in_flight = self._keys_in_flight() if commands else set[str]()
         for key, entry in self.folder.index().items() if commands else ():
-            if entry.verdict is not Verdict.ERROR or key in self._in_flight:
+            if entry.verdict is not Verdict.ERROR or key in in_flight:
                 continue
             if is_all:
                 failure = None
@@ -273,7 +281,7 @@ class Steering:
 
     def all_retries_begun(self) -> None:
         """Forgets results to run again that no row asks for."""
-        for key in self.retrying.keys() - self._in_flight:
+        for key in self.retrying.keys() - self._keys_in_flight():
             del self.retrying[key]
         self._finish_retries()
 

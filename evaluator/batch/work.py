@@ -16,14 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator import clock
 from evaluator.batch.arguments import Arguments
-from evaluator.batch.identity import Cell, Identity, parse_line
 from evaluator.batch.records import (
     Failure,
     Limited,
-    Sample,
     SampleResult,
     Score,
-    Verdict,
     counts_as_failed,
     error_of,
     existing_answer,
@@ -33,6 +30,7 @@ from evaluator.batch.records import (
     verdict_of,
 )
 from evaluator.batch.scorers import Scorer, ScorerInput, run_scores, score_names
+from evaluator.batch.work_items import WorkItem, WorkResult
 from evaluator.errors import CallParked, CallRejected, MachineError, RecordError, UsageError
 from evaluator.errors.results import (
     Outcome,
@@ -45,7 +43,7 @@ from evaluator.errors.results import (
 from evaluator.interpreter.frame import Shots
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.language.scopes import plain
-from evaluator.lazy_dataclass import dataclass, frozen
+from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Task, TopLevel
 from evaluator.record.journal import now
 from evaluator.record.steps import Recording
@@ -62,78 +60,6 @@ GRADER = "grader"
 # cache does not answer them with an earlier response.
 EPOCHS_APART = 1_000_000
 RETRIES_FROM = 1_000
-
-
-@frozen
-class Variant:
-    """A model, or a handler profile, or both, under one name."""
-
-    name: str
-    model: str | None = None
-    handler: str | None = None
-
-
-@frozen
-class WorkItem:
-    """A sample to evaluate in a cell. `scored_by` is the hash of everything that judges it.
-
-    `resumes`: the task to resume, if there is one. `retry_of`: a failed task, which is started
-    again. `answered`: an earlier result, which is only judged again. `keeps`: the scores of an
-    earlier session that stay, by name; their scorers are not called.
-    """
-
-    sample: Sample
-    epoch: int
-    cell: Cell
-    variant: Variant
-    identity: Identity
-    scored_by: str = ""
-    resumes: int | None = None
-    retry_of: int | None = None
-    answered: SampleResult | None = None
-    keeps: Mapping[str, Score] = field(default_factory=dict[str, Score])
-
-    def result(self, verdict: Verdict, **values: Any) -> SampleResult:
-        """A result of this work; `values` are its other fields."""
-        sample = self.sample
-        cell = self.cell
-        return SampleResult(
-            self.identity.value,
-            sample.id,
-            place=sample.place,
-            epoch=self.epoch,
-            template=cell.template,
-            variant=cell.variant,
-            verdict=verdict,
-            inputs=sample.inputs,
-            target=sample.target,
-            metadata=sample.metadata,
-            parts=self.identity.parts,
-            scored_by=self.scored_by,
-            **values,
-        )
-
-
-@frozen
-class WorkResult:
-    """The end of a Work: a result, or the reason in `pending` why it has none.
-
-    If the process that evaluated has made its `line` of results, `counted` is what the session
-    counts of it, as JSON, and `made` is None. `parked`: it waits for a provider batch; its tasks
-    and those of its judges by label.
-    """
-
-    work: WorkItem
-    made: SampleResult | None
-    pending: str = ""
-    line: bytes = b""
-    parked: Mapping[str, int] | None = None
-    counted: Mapping[str, Any] | None = None
-
-    @property
-    def result(self) -> SampleResult | None:
-        """The result; None if it stays pending."""
-        return parse_line(self.line) if self.line else self.made
 
 
 class _Template:
@@ -180,7 +106,8 @@ class Worker:
     `budget_ended` returns why the batch's budget allows no further call, or None. `unrecorded` are
     task files of an earlier session that no result refers to, by label; `unfinished`: what to do
     about a side effect there without a recorded end; `repair`: damaged ones are read up to the
-    damage (see `Evaluator.resume`). `versions`: the version of each scorer, by name.
+    damage (see `Evaluator.resume`). `versions`: the version of each scorer, by name. `cluster` and
+    `group_by` are the fields of the summary.
     """
 
     evaluator: Evaluator
@@ -192,6 +119,8 @@ class Worker:
     unrecorded: dict[str, int] = field(default_factory=dict[str, int])
     unfinished: OnUnfinished = "ask"
     repair: bool = False
+    cluster: str | None = None
+    group_by: str | None = None
     _templates: _Templates = field(init=False)
     _scorers: list[tuple[Scorer, list[str]]] = field(init=False)
 
@@ -210,8 +139,8 @@ class Worker:
         tracer = self.evaluator.services.tracer
         with tracer.sample(sample.id, work.epoch, cell.template, cell.variant) as span:
             done = await self._perform(work)
-            if done.made is not None:
-                span.set_result(done.made)
+            if done.result is not None:
+                span.set_result(done.result)
             return done
 
     async def _perform(self, work: WorkItem) -> WorkResult:
@@ -498,7 +427,7 @@ class Worker:
 
         async def evaluate(template: str, inputs: Mapping[str, Any], **options: Any) -> Outcome:
             """A judge's call, recorded as any other; resumed, if an earlier session started it."""
-            label = f"{work.identity.value}/{work.scored_by}/{scorer.name}/{next(calls)}"
+            label = f"{work.identity.value}/{work.judged_by()}/{scorer.name}/{next(calls)}"
             task = self.unrecorded.get(label)
             handler = work.variant.handler
             if task is None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from evaluator.batch.costs import CacheSaving, CostPlan
     from evaluator.batch.identity import Cell
     from evaluator.batch.plan import BatchPlan
-    from evaluator.batch.work import Variant
+    from evaluator.batch.work_items import Variant
     from evaluator.interpreter.cost_bounds import Amounts
     from evaluator.interpreter.evaluator import Evaluator
     from evaluator.limits.call_limiter import PlannedCall

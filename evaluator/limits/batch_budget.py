@@ -9,7 +9,7 @@ from math import inf
 from evaluator.errors import CallRejected, ProviderError
 from evaluator.errors.results import Usage
 from evaluator.lazy_dataclass import frozen
-from evaluator.limits.call_limiter import PlannedCall
+from evaluator.limits.call_limiter import CallUsage, PlannedCall
 
 _ROUNDING = 1e-9
 
@@ -110,7 +110,9 @@ class BatchSpending:
         self._reserved_cost_usd += call.cost_usd or 0.0
         self._reserved_tokens += _tokens_of(call) or 0
 
-    def settle(self, call: PlannedCall, usage: Usage | None, error: ProviderError | None) -> None:
+    def settle(
+        self, call: PlannedCall, usage: Usage | CallUsage | None, error: ProviderError | None
+    ) -> None:
         """Ends the reservation of `call`, and counts what it used, or the most that it may have
         used.
         """
@@ -124,13 +126,22 @@ class BatchSpending:
         else:
             self._reserved_cost_usd = 0.0
         if usage is not None:
-            if usage.cost_usd is not None:
-                cost_usd = usage.cost_usd
-            if usage.input_tokens is not None and usage.output_tokens is not None:
-                tokens = usage.input_tokens + usage.output_tokens
-        elif error is not None and not error.maybe_billed:
-            return
-        self.cost_usd += cost_usd
+            self._add(usage, cost_usd, tokens)
+        elif error is None or error.maybe_billed:
+            self.cost_usd += cost_usd
+            self.tokens += tokens
+
+    def renew(self, call: PlannedCall, usage: CallUsage) -> None:
+        """Counts what `call` used; its reservation is that of the same call again."""
+        self._add(usage, call.cost_usd or 0.0, _tokens_of(call) or 0)
+
+    def _add(self, usage: Usage | CallUsage, most_cost_usd: float, most_tokens: int) -> None:
+        """Adds a usage; where it is unknown, the most that it may be."""
+        cost_usd = usage.cost_usd
+        self.cost_usd += most_cost_usd if cost_usd is None else cost_usd
+        tokens = most_tokens
+        if usage.input_tokens is not None and usage.output_tokens is not None:
+            tokens = usage.input_tokens + usage.output_tokens
         self.tokens += tokens
 
 

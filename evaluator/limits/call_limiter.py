@@ -16,12 +16,22 @@ from __future__ import annotations
 import os
 import resource
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from evaluator.errors import ProviderError
 from evaluator.errors.results import Usage
 from evaluator.lazy_dataclass import frozen
 from evaluator.models.provider_batches import ProviderBatches
+
+
+class CallUsage(NamedTuple):
+    """What a limiter counts of the Usage of a call that was answered."""
+
+    turns: int
+    input_tokens: int | None
+    output_tokens: int | None
+    cost_usd: float | None
+
 
 UNUSED: Final = Usage()
 """The usage of a call that was permitted and not made: no turn, no token, no cost."""

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from evaluator.errors import ProviderError
 from evaluator.errors.results import Usage
 from evaluator.lazy_dataclass import dataclass, frozen
-from evaluator.limits.call_limiter import Permit, PlannedCall
+from evaluator.limits.call_limiter import CallUsage, Permit, PlannedCall
 
 # A difference of one part in a million of an amount is rounding; no call waits for it.
 _ROUNDING = 1e-6
@@ -160,10 +160,9 @@ class ConcurrencyLimit:
         window.append(latency_s)
         if len(window) < _WINDOW:
             return False
-        # `statistics` imports fractions and decimals.
-        from statistics import median
-
-        typical = median(window)
+        # The median. `statistics` imports fractions and decimals.
+        window.sort()
+        typical = (window[_WINDOW // 2 - 1] + window[_WINDOW // 2]) / 2
         window.clear()
         smallest, at = self._smallest.get(length, (typical, now))
         smallest = min(typical, smallest + (typical - smallest) * min(1.0, (now - at) / _FORGET_S))
@@ -285,7 +284,7 @@ class Endpoint:
     def end(
         self,
         call: CallInFlight,
-        usage: Usage | None,
+        usage: Usage | CallUsage | None,
         error: ProviderError | None,
         latency_s: float,
         now: float,
@@ -303,6 +302,19 @@ class Endpoint:
         elif error is not None:
             self._fail(call, error, now=now)
 
+    def renew(self, call: CallInFlight, usage: CallUsage, latency_s: float, now: float) -> None:
+        """Counts the end of `call`, as `end`, and begins it again."""
+        if self._has_rates or not usage.turns:
+            self.end(call, usage, None, latency_s, now)
+            begun = self.begin(call.call, now)
+            call.requests = begun.requests
+            call.tokens = begun.tokens
+        else:
+            is_full = self.in_flight >= self._limit.value
+            self._count(call, usage, now=now)
+            self._limit.answered(call.began, now, latency_s, usage.output_tokens, is_used=is_full)
+        call.began = now
+
     def _expected_tokens(self, call: PlannedCall) -> float:
         """An estimate of the tokens of `call`: its answer is expected to be as long as earlier
         ones.
@@ -315,7 +327,7 @@ class Endpoint:
             output = min(output, call.output_tokens)
         return (call.input_tokens or 0) + output
 
-    def _count(self, call: CallInFlight, usage: Usage, now: float) -> None:
+    def _count(self, call: CallInFlight, usage: Usage | CallUsage, now: float) -> None:
         output = usage.output_tokens
         if output is not None:
             if self._mean_output is None:

@@ -15,7 +15,7 @@ from math import inf
 from evaluator.errors import CallRejected, ProviderError
 from evaluator.errors.results import Usage
 from evaluator.limits.batch_budget import BatchBudget, BatchSpending
-from evaluator.limits.call_limiter import UNUSED, Permit, PlannedCall
+from evaluator.limits.call_limiter import UNUSED, CallUsage, Permit, PlannedCall
 from evaluator.limits.endpoints import CallInFlight, Endpoint, EndpointState, Pace, host_of
 
 __all__ = ["BatchBudget", "EndpointState", "Pace", "RateLimiter"]
@@ -164,19 +164,15 @@ class RateLimiter:
         self.spending.reserve(call)
         place.call = call
 
-    def renew(
-        self, ended: CallInFlight, usage: Usage, latency_s: float, now: float
-    ) -> CallInFlight:
-        """Counts how the call in a kept place ended. Returns: the place, for the next call. Where
-        it was a slow one, there may be fewer places from now on.
+    def renew(self, place: CallInFlight, usage: CallUsage, latency_s: float, now: float) -> None:
+        """Counts how the call in a kept place ended, and begins the next one there. Where it was a
+        slow one, there may be fewer places from now on.
         """
-        endpoint = ended.endpoint
-        self.spending.settle(ended.call, usage, None)
-        endpoint.end(ended, usage, None, latency_s, now)
-        if endpoint.in_flight >= endpoint.limit:
+        endpoint = place.endpoint
+        self.spending.renew(place.call, usage)
+        endpoint.renew(place, usage, latency_s, now)
+        if endpoint.in_flight > endpoint.limit:
             self._recall_places()
-        self.spending.reserve(ended.call)
-        return endpoint.begin(ended.call, now)
 
     def _recall_places(self) -> None:
         for recall in self.keepers:
@@ -343,26 +339,35 @@ class RateLimiter:
         calls = calls or self._pace.concurrency
         return max(0, calls + (calls + 1) // 2 - self._samples)
 
-    async def start_sample(self) -> None:
-        """Returns when there is room for one more sample, and takes it, in the order of the
-        requests.
+    async def start_samples(self, most: int = 1) -> int:
+        """Returns when there is room for one more sample, in the order of the requests. Takes it,
+        and as much as there is for others, for at most so many.
+
+        Returns: the number of samples that may start.
         """
-        if not self._starting and self.room():
-            self._samples += 1
-            return
+        if not self._starting:
+            taken = min(most, self.room())
+            if taken:
+                self._samples += taken
+                return taken
         start: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._starting[start] = None
         try:
             await start
         except asyncio.CancelledError:
             if start.done() and not start.cancelled():
-                self.end_sample()
+                self.end_samples()
             self._starting.pop(start, None)
             raise
+        if self._starting:
+            return 1
+        further = min(most - 1, self.room())
+        self._samples += further
+        return 1 + further
 
-    def end_sample(self) -> None:
-        """Releases the room that `start_sample` took."""
-        self._samples -= 1
+    def end_samples(self, count: int = 1) -> None:
+        """Releases the room that `start_samples` took for so many."""
+        self._samples -= count
         if self._starting:
             self._start_samples()
 
@@ -408,9 +413,9 @@ class PlacePermit:
         if self._call is not None and self._call.call is not call:
             self._limiter.plan(self._call, call)
 
-    def renew(self, usage: Usage, latency_s: float, call: PlannedCall | None) -> None:
+    def renew(self, usage: CallUsage, latency_s: float, call: PlannedCall | None) -> None:
         """Reports an answered call, as `release`, and keeps the place. `call`: see `plan`."""
         if call is not None:
             self.plan(call)
         if self._call is not None:
-            self._call = self._limiter.renew(self._call, usage, latency_s, self._loop.time())
+            self._limiter.renew(self._call, usage, latency_s, self._loop.time())

@@ -291,7 +291,8 @@ class Interner:
 
     def _set_slots(self, slots: int) -> None:
         self._mask = slots - 1
-        self._left = 4 * slots // 5
+        # With more, most searches for a new key meet several others.
+        self._left = 2 * slots // 3
         self._hashes = array("q", bytes(8 * slots))
         self._numbers = array("i", bytes(4 * slots))
 

@@ -295,7 +295,8 @@ def test_a_session_whose_engine_loses_all_processes_has_a_summary_and_can_be_res
 ) -> None:
     class Losing(LocalEngine):
         async def run(self, worker: Any, next_work: Any, on_done: Any, is_stopping: Any) -> None:
-            on_done(await worker.perform(await next_work()))
+            [work] = await next_work(1)
+            on_done(await worker.perform(work))
             raise ClusterLost("no process is left; resume the batch")
 
     lost = within(quiz, ROWS, engine=Losing(1), output=tmp_path / "b")

@@ -98,7 +98,7 @@ def test_a_result_of_another_handler_is_explained_as_far_as_its_settings_are_kno
 
 async def _work_left(pending: PendingWork) -> list[Any]:
     async def rows():
-        yield SAMPLE
+        yield [SAMPLE]
 
     return [work async for work in pending.work(rows())]
 

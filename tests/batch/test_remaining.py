@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 
 from evaluator import Usage, clock
 from evaluator.batch import SampleResult, Verdict
-from evaluator.batch.progress import Spread, Tally, line_of
+from evaluator.batch.progress import Tally, line_of
+from evaluator.batch.totals import Spread, Totals
 
 
 def result(number: int, cost_usd: float | None, duration_s: float = 1.0) -> SampleResult:
@@ -52,6 +54,33 @@ def test_the_rest_is_expected_from_the_twentieth_result_on(
     line = line_of(snapshot)
     assert "ETA 1:20 (" in line and ", $0.8800 left ($" in line
     assert snapshot.to_dict()["cost_left_usd"]["mean"] == cost.mean
+
+
+@pytest.mark.parametrize("sizes", [(0, 30), (1, 29), (12, 0, 18), (30,)])
+def test_merged_totals_are_those_of_all_results(sizes: tuple[int, ...]) -> None:
+    results = [
+        replace(
+            result(number, None if number == 7 else 0.01 * number, 1.0 + number % 5),
+            verdict=Verdict.ERROR if number % 3 == 0 else Verdict.PASSED,
+            cached_calls=number,
+            interrupted_calls=1,
+        ).to_dict()
+        for number in range(30)
+    ]
+    merged = Tally(total=100)
+    whole = Tally(total=100, started=merged.started)
+    left = iter(results)
+    for size in sizes:
+        part = Totals()
+        for each in islice(left, size):
+            part.add(each)
+            whole.add(each)
+        merged.merge(part.state())
+    assert merged.ran == whole.ran == 30
+    for name in ("verdicts", "errors", "usage", "cached_calls", "interrupted_calls"):
+        assert getattr(merged, name) == getattr(whole, name), name
+    for name in ("_costs", "_durations"):
+        assert getattr(merged, name).state() == pytest.approx(getattr(whole, name).state()), name
 
 
 def test_an_unknown_cost_is_not_expected_to_be_zero() -> None:

@@ -66,16 +66,16 @@ def test_a_sample_that_is_cancelled_when_it_gets_its_room_gives_it_back() -> Non
         limiter = RateLimiter(Pace(concurrency=1))
         room = limiter.room()
         for _ in range(room):
-            await limiter.start_sample()
-        waiting = asyncio.ensure_future(limiter.start_sample())
+            await limiter.start_samples()
+        waiting = asyncio.ensure_future(limiter.start_samples())
         await asyncio.sleep(0)
-        limiter.end_sample()
+        limiter.end_samples()
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert limiter.room() == 1
         async with asyncio.timeout(1):
-            await limiter.start_sample()
+            await limiter.start_samples()
 
     run(main())
 

@@ -435,11 +435,11 @@ def test_samples_start_only_where_there_is_room_for_their_calls():
                 await sample()
             finally:
                 running -= 1
-                limiter.end_sample()
+                limiter.end_samples()
 
         tasks: list[asyncio.Task[None]] = []
         for _ in range(500):
-            await limiter.start_sample()
+            await limiter.start_samples()
             tasks.append(asyncio.ensure_future(bounded()))
         await asyncio.gather(*tasks)
         assert limiter.room() == 24
@@ -450,15 +450,33 @@ def test_samples_start_only_where_there_is_room_for_their_calls():
     assert 0 < waiting <= 8
 
 
+def test_several_samples_start_together_as_far_as_there_is_room():
+    async def main() -> None:
+        limiter = RateLimiter(Pace(concurrency=4))
+        assert await limiter.start_samples(2) == 2
+        assert await limiter.start_samples(100) == 4
+        first, second = (asyncio.ensure_future(limiter.start_samples(3)) for _ in range(2))
+        await asyncio.sleep(0)
+        limiter.end_samples(2)
+        # Each that waits gets one, in the order of the requests.
+        assert (await first, await second, limiter.room()) == (1, 1, 0)
+        third = asyncio.ensure_future(limiter.start_samples(3))
+        await asyncio.sleep(0)
+        limiter.end_samples(5)
+        assert (await third, limiter.room()) == (3, 2)
+
+    run(main())
+
+
 def test_a_cancelled_start_takes_no_room():
     async def main() -> None:
         limiter = RateLimiter(Pace(concurrency=2))
         for _ in range(3):
-            await limiter.start_sample()
-        cancelled, stays = (asyncio.ensure_future(limiter.start_sample()) for _ in range(2))
+            await limiter.start_samples()
+        cancelled, stays = (asyncio.ensure_future(limiter.start_samples()) for _ in range(2))
         await asyncio.sleep(0)
         cancelled.cancel()
-        limiter.end_sample()
+        limiter.end_samples()
         await stays
         assert limiter.room() == 0
 

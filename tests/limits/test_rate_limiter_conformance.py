@@ -43,7 +43,7 @@ class OtherProcess:
         self.kinds.append(kind)
         receive: dict[str, Callable[..., None]] = {
             "acquire": self.proxy.acquire,
-            "renew": self.proxy.renew,
+            "renew": lambda *ended: self.proxy.renew([ended]),
             "release": self.proxy.release,
         }
         asyncio.get_running_loop().call_soon(receive[kind], *rest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import pickle
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -83,6 +83,10 @@ class SimulatedHost:
         answering = self._answer(answer, method, arguments=arguments)
         self._process.context.run(self._machine.loop.create_task, answering)
         return await answer
+
+    async def listen(self, deliver: Callable[[bytes], None]) -> None:
+        while True:
+            deliver(await self.call("listen"))
 
     async def _answer(
         self, answer: asyncio.Future[Any], method: str, arguments: tuple[Any, ...]

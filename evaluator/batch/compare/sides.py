@@ -16,8 +16,8 @@ from typing import Any
 from evaluator.batch.fields import MOST_FIELDS, reader_of
 from evaluator.batch.reading import Declared
 from evaluator.batch.records import SampleResult, Verdict
-from evaluator.batch.summary.columns import fault_of
 from evaluator.batch.summary.parts import PanelColumns, has_ratings
+from evaluator.batch.summary.rows import fault_of
 from evaluator.errors import UsageError
 from evaluator.store.columns import Interner
 

@@ -11,27 +11,34 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import count
 from typing import Any, Protocol, runtime_checkable
 
 from evaluator import clock
-from evaluator.batch.identity import Identity, encode_results
+from evaluator.batch.engines.packing import ResultLines
 from evaluator.batch.progress import SilentProcess
-from evaluator.batch.records import Failure, Sample, SampleResult, Verdict
-from evaluator.batch.work import Worker, WorkItem, WorkResult
+from evaluator.batch.records import Failure, SampleResult, Verdict
+from evaluator.batch.work import Worker
+from evaluator.batch.work_items import WorkItem, WorkResult
 from evaluator.errors import EvaluatorError, ProviderError
 from evaluator.errors.results import Usage
 from evaluator.lazy_dataclass import dataclass
-from evaluator.limits.call_limiter import UNLIMITED, UNUSED, CallLimiter, Permit, PlannedCall
+from evaluator.limits.call_limiter import (
+    UNLIMITED,
+    UNUSED,
+    CallLimiter,
+    CallUsage,
+    Permit,
+    PlannedCall,
+)
 from evaluator.limits.rate_limiter import PlacePermit, RateLimiter
 from evaluator.processes.concurrency import cancel_all, run_together
 from evaluator.record.journal import now
-from evaluator.record.steps import Scrub
 
-NextWork = Callable[[], Awaitable[WorkItem | None]]
-OnDone = Callable[[WorkResult], None]
+NextWork = Callable[[int], Awaitable[Sequence[WorkItem]]]
+Done = WorkResult | ResultLines
+OnDone = Callable[[Done], None]
 IsStopping = Callable[[], bool]
 
 
@@ -44,11 +51,12 @@ class ClusterLost(EvaluatorError):
 class Engine(Protocol):
     """Takes work until there is none, has a Worker perform it, and hands in the results.
 
-    `next_work` returns the next Work, as soon as it may start, or None at the end and from then on;
-    it is never called twice at once. `on_done` is called once for each Work that was taken, in the
-    caller's event loop, as soon as it is done, in any order; it does not block for long. Work that
-    has not started yet when `is_stopping` becomes true is handed in as pending. An exception from
-    either of them ends the run; `run` raises it after it has cancelled everything in flight.
+    `next_work` returns the next works, as soon as one may start: at most as many as its argument
+    says; none at the end and from then on. It is never called twice at once. `on_done` is called
+    with each Work that was taken, once, in the caller's event loop, soon after it is done, in any
+    order; it does not block for long. Results that another process has made may come together. Work
+    that has not started yet when `is_stopping` becomes true is handed in as pending. An exception
+    from either of them ends the run; `run` raises it after it has cancelled everything in flight.
 
     No work is lost: when a node or a process dies, another does its work again, and at most the
     work that was in flight there is repeated. If none is left, `run` raises ClusterLost. Cancelling
@@ -91,14 +99,17 @@ class WatchedEngine(Protocol):
 
 
 class ConcurrentRun:
-    """Performs at most `concurrency` works at once. One feeder takes the next work as soon as one
-    of them has ended and its result is handed in.
+    """Performs at most `concurrency` works at once. One feeder takes the next works as soon as
+    others have ended and their results are handed in.
     """
 
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency
-        # A work has ended, or the concurrency is another one.
+        # Works have ended, or the concurrency is another one.
         self._has_changed = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._feeding: asyncio.Future[None] | None = None
+        self._on_done: OnDone | None = None
         self.in_flight = 0
 
     def resize(self, concurrency: int) -> None:
@@ -108,57 +119,100 @@ class ConcurrentRun:
 
     async def run(
         self,
-        perform: Callable[[WorkItem], Awaitable[WorkResult]],
+        begin: Callable[[Sequence[WorkItem]], None],
         next_work: NextWork,
         on_done: OnDone,
     ) -> None:
-        """Returns when all work is handed in. Raises what any of the three raises, after everything
-        in flight was cancelled and has ended.
-
-        A future that `perform` returns needs no task of the event loop.
+        """Calls `begin` with works to start, and returns when all of them were handed in. Raises
+        what any of the three raises, or what `fail` was given.
         """
-        running: set[asyncio.Future[WorkResult]] = set()
-        failures: list[BaseException] = []
+        self._on_done = on_done
+        self._failure = None
         self.in_flight = 0
-
-        async def feed() -> None:
-            while True:
-                while self.in_flight >= self._concurrency:
-                    self._has_changed.clear()
-                    await self._has_changed.wait()
-                work = await next_work()
-                if work is None:
-                    return
-                future = asyncio.ensure_future(perform(work))
-                running.add(future)
-                self.in_flight += 1
-                future.add_done_callback(end)
-
-        def end(future: asyncio.Future[WorkResult]) -> None:
-            running.discard(future)
-            self.in_flight -= 1
-            self._has_changed.set()
-            if future.cancelled():
-                return
-            try:
-                on_done(future.result())
-            except BaseException as error:
-                failures.append(error)
-                feeding.cancel()
-
-        feeding = asyncio.ensure_future(feed())
+        feeding = self._feeding = asyncio.ensure_future(self._feed(begin, next_work))
         try:
             await feeding
-            while running and not failures:
+            while self.in_flight and self._failure is None:
                 self._has_changed.clear()
                 await self._has_changed.wait()
         except asyncio.CancelledError:
-            if not failures:
+            if self._failure is None:
                 raise
         finally:
-            await cancel_all([feeding, *running])
-        if failures:
-            raise failures[0]
+            self._on_done = None
+            self.in_flight = 0
+            await cancel_all([feeding])
+        if self._failure is not None:
+            raise self._failure
+
+    async def _feed(self, begin: Callable[[Sequence[WorkItem]], None], next_work: NextWork) -> None:
+        while True:
+            while self.in_flight >= self._concurrency:
+                self._has_changed.clear()
+                await self._has_changed.wait()
+            works = await next_work(self._concurrency - self.in_flight)
+            if not works:
+                return
+            self.in_flight += len(works)
+            begin(works)
+
+    def hand_in(self, done: Done) -> None:
+        """Hands in what has ended."""
+        if self._on_done is None:
+            return
+        self.free(1 if isinstance(done, WorkResult) else len(done.works))
+        try:
+            self._on_done(done)
+        except BaseException as error:
+            self.fail(error)
+
+    def free(self, places: int) -> None:
+        """So many works have ended."""
+        if self._on_done is not None:
+            self.in_flight -= places
+            self._has_changed.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the run."""
+        if self._failure is None:
+            self._failure = error
+        if self._feeding is not None:
+            self._feeding.cancel()
+        self._has_changed.set()
+
+
+async def perform_here(
+    run: ConcurrentRun,
+    perform: Callable[[WorkItem], Awaitable[WorkResult]],
+    next_work: NextWork,
+    on_done: OnDone,
+) -> None:
+    """Performs each work in a task of this event loop. See `ConcurrentRun.run`; everything in
+    flight was cancelled and has ended when an exception is raised.
+    """
+    running: set[asyncio.Future[WorkResult]] = set()
+
+    def begin(works: Sequence[WorkItem]) -> None:
+        for work in works:
+            future = asyncio.ensure_future(perform(work))
+            running.add(future)
+            future.add_done_callback(end)
+
+    def end(future: asyncio.Future[WorkResult]) -> None:
+        running.discard(future)
+        if future.cancelled():
+            run.free(1)
+            return
+        error = future.exception()
+        if error is None:
+            run.hand_in(future.result())
+        else:
+            run.fail(error)
+
+    try:
+        await run.run(begin, next_work, on_done)
+    finally:
+        await cancel_all(running)
 
 
 class LocalEngine:
@@ -182,7 +236,7 @@ class LocalEngine:
         self, worker: Worker, next_work: NextWork, on_done: OnDone, is_stopping: IsStopping
     ) -> None:
         """See `Engine`. Work starts when it is taken, so that `is_stopping` has no effect."""
-        await self._run.run(worker.perform, next_work, on_done)
+        await perform_here(self._run, worker.perform, next_work, on_done)
 
 
 @dataclass(slots=True, eq=False)
@@ -193,18 +247,8 @@ class Job:
 
     number: int
     work: WorkItem
-    is_stopping: Callable[[], bool]
     unrecorded: dict[str, int]
-    done: asyncio.Future[WorkResult]
     lost: int = 0
-
-    def end(self, outcome: WorkResult | Exception) -> None:
-        if self.done.done():
-            return
-        if isinstance(outcome, Exception):
-            self.done.set_exception(outcome)
-        else:
-            self.done.set_result(outcome)
 
 
 def crash_result(job: Job) -> SampleResult:
@@ -229,88 +273,6 @@ def unanswered_result(work: WorkItem, failure: Failure, number: int | None = Non
     )
 
 
-_NOTHING_EARLIER = (None, None, None, {})
-
-
-def pack_work(work: WorkItem) -> tuple[Any, ...]:
-    """What `unpack_work` makes the work of. It is pickled faster than the work."""
-    identity = work.identity
-    made_of = identity.made_of
-    earlier: tuple[Any, ...] | None = (work.resumes, work.retry_of, work.answered, work.keeps)
-    if earlier == _NOTHING_EARLIER:
-        earlier = None
-    if made_of is None:
-        made_by: Any = (identity.key, identity.value, identity.parts)
-    else:
-        made_by = made_of[-1]
-    return (
-        work.sample.to_values(),
-        work.epoch,
-        work.cell,
-        work.variant,
-        made_by,
-        work.scored_by,
-        earlier,
-    )
-
-
-def unpack_work(packed: tuple[Any, ...]) -> WorkItem:
-    """The work that `pack_work` was given."""
-    values, epoch, cell, variant, made_by, scored_by, earlier = packed
-    sample = Sample.from_values(values)
-    if isinstance(made_by, str):
-        identity = Identity.of(cell, sample, epoch, made_by)
-    else:
-        identity = Identity(*made_by)
-    work = WorkItem(
-        sample, epoch, cell=cell, variant=variant, identity=identity, scored_by=scored_by
-    )
-    if earlier is None:
-        return work
-    resumes, retry_of, answered, keeps = earlier
-    return replace(work, resumes=resumes, retry_of=retry_of, answered=answered, keeps=keeps)
-
-
-_COUNTED = (
-    "key",
-    "verdict",
-    "scores",
-    "failure",
-    "usage",
-    "duration_s",
-    "started",
-    "task_id",
-    "cached_calls",
-    "interrupted_calls",
-)
-_OF_SAMPLE = ("inputs", "target", "metadata")
-
-
-def pack_result(result: SampleResult, scrub: Scrub | None) -> tuple[bytes, dict[str, Any]]:
-    """The line of a result, and what the process that writes it counts, as JSON: without what its
-    sample has, unless that differs in the line.
-    """
-    ((line, stored),) = encode_results([result], scrub)
-    # A secret is only in the sample.
-    if all(stored[name] == getattr(result, name) for name in _OF_SAMPLE):
-        return line, {name: stored[name] for name in _COUNTED}
-    return line, stored
-
-
-def unpack_result(work: WorkItem, counted: dict[str, Any]) -> dict[str, Any]:
-    """What is counted of a result, with what its sample has."""
-    if "sample_id" not in counted:
-        sample = work.sample
-        counted["sample_id"] = sample.id
-        counted["epoch"] = work.epoch
-        counted["template"] = work.cell.template
-        counted["variant"] = work.cell.variant
-        counted["inputs"] = sample.inputs
-        counted["target"] = sample.target
-        counted["metadata"] = sample.metadata
-    return counted
-
-
 class HostLost(Exception):
     """The process, or its node, is gone."""
 
@@ -321,6 +283,12 @@ class Remote(Protocol):
     async def call(self, method: str, *arguments: Any) -> Any:
         """The answer of a method of the Host. What is posted need not be answered; it arrives in
         order. Raises: HostLost, if the process is gone.
+        """
+        ...
+
+    async def listen(self, deliver: Callable[[bytes], None]) -> None:
+        """Calls `deliver` with each answer of the Host's `listen`, in order, until it is cancelled.
+        Raises: HostLost, if the process is gone; what `deliver` raises.
         """
         ...
 
@@ -357,7 +325,7 @@ class Link:
 
     async def _run(self) -> None:
         try:
-            await run_together(self._post(), self._listen())
+            await run_together(self._post(), self.remote.listen(self._deliver))
         except Exception as error:
             self._on_lost(error)
 
@@ -369,10 +337,9 @@ class Link:
             self._queued = []
             await self.remote.call("post", pickle.dumps(messages, pickle.HIGHEST_PROTOCOL))
 
-    async def _listen(self) -> None:
-        while True:
-            for message in pickle.loads(await self.remote.call("listen")):
-                self._on_message(message)
+    def _deliver(self, messages: bytes) -> None:
+        for message in pickle.loads(messages):
+            self._on_message(message)
 
     async def stop(self) -> None:
         """No further message is sent or delivered."""
@@ -381,6 +348,12 @@ class Link:
 
 Send = Callable[[tuple[Any, ...]], None]
 """Queues a message for the other process: its kind, then its contents. Does not wait."""
+
+
+EndedCall = tuple[int, CallUsage, float, PlannedCall | None]
+"""The number of a place that a process keeps, and how the call there has ended: its usage, its
+seconds, and which call it was, unless it was the one that the place was acquired for.
+"""
 
 
 class RemoteLimiter:
@@ -450,7 +423,10 @@ class RemoteLimiter:
         if usage is not None and number in self._kept and not self._acquiring:
             self._free.setdefault((call.label, call.endpoint), []).append(number)
             is_known = usage.cost_usd is not None and usage.output_tokens is not None
-            self._send(("renew", number, usage, latency_s, None if is_known else call))
+            used = CallUsage(
+                usage.turns, usage.input_tokens, usage.output_tokens, cost_usd=usage.cost_usd
+            )
+            self._send(("renew", number, used, latency_s, None if is_known else call))
             return
         self._kept.discard(number)
         self._send(("release", number, usage, error, latency_s, call))
@@ -537,11 +513,12 @@ class LimiterProxy:
             self._has_kept = False
             self._send(("recall",))
 
-    def renew(self, number: int, usage: Usage, latency_s: float, call: PlannedCall | None) -> None:
-        """A call has ended in a place that the process keeps; see `release`."""
-        permit = self._permits.get(number)
-        if isinstance(permit, PlacePermit):
-            permit.renew(usage, latency_s, call)
+    def renew(self, ended: Iterable[EndedCall]) -> None:
+        """Calls have ended in places that the process keeps; see `release`."""
+        for number, usage, latency_s, call in ended:
+            permit = self._permits.get(number)
+            if isinstance(permit, PlacePermit):
+                permit.renew(usage, latency_s, call)
 
     def release(
         self,

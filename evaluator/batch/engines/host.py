@@ -30,11 +30,14 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from evaluator.batch.engines.base import RemoteLimiter, pack_result, unpack_work
+from evaluator.batch.engines.base import RemoteLimiter
+from evaluator.batch.engines.packing import ResultPacker, unpack_work
 from evaluator.batch.engines.taskfiles import OwnFolder, Probe
 from evaluator.batch.records import Limited
 from evaluator.batch.scorers.contract import exception_text
-from evaluator.batch.work import Worker, WorkItem, WorkResult
+from evaluator.batch.summary.rows import ResultRows
+from evaluator.batch.work import Worker
+from evaluator.batch.work_items import WorkItem, WorkResult
 from evaluator.errors import ConfigurationError, EvaluatorError, UsageError
 from evaluator.files.project_code import CodeGuard, guard_process, process_guards
 from evaluator.interpreter.background import NoBackground
@@ -96,6 +99,8 @@ class Recipe:
     limited: Limited
     unfinished: OnUnfinished
     repair: bool
+    cluster: str | None
+    group_by: str | None
     tasks: str
     is_packed: bool
     cache: str | None
@@ -145,6 +150,8 @@ def make_recipe(worker: Worker, also: Iterable[str] = ()) -> tuple[Recipe, TaskS
         limited=worker.limited,
         unfinished=worker.unfinished,
         repair=worker.repair,
+        cluster=worker.cluster,
+        group_by=worker.group_by,
         tasks=os.path.abspath(store.root),
         is_packed=store.is_packed,
         cache=cache,
@@ -219,8 +226,7 @@ VERSIONS = (
     f"{'.'.join(platform.python_version_tuple()[:2])}"
 )
 
-_CAN_WAIT = ("done", "renew")
-_MOMENT_S = 0.01
+_MOMENT_S = 0.03
 
 ELSEWHERE = (
     "a task of a batch cannot start background tasks on another machine than that of the batch; "
@@ -242,11 +248,13 @@ class Opened:
 
 class Host:
     """Takes `work`, `acquired`, `rejected`, `recall`, `budget_ended`, `sign`; sends `done`,
-    `raised`, `acquire`, `renew`, `release`, `notice`, and `sign` as an answer.
+    `pending`, `files`, `raised`, `acquire`, `renew`, `release`, `notice`, and `sign` as an answer.
     """
 
     def __init__(self) -> None:
         self._outbox: list[tuple[Any, ...]] = []
+        self._results: ResultPacker | None = None
+        self._renewed: list[tuple[Any, ...]] = []
         self._has_messages = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._limiter = RemoteLimiter(self._send)
@@ -305,15 +313,20 @@ class Host:
             unfinished=recipe.unfinished,
             repair=recipe.repair,
         )
+        store = self._worker.evaluator.services.store
+        self._results = ResultPacker(
+            None if store is None else store.redactor,
+            ResultRows(recipe.cluster, recipe.group_by),
+        )
         return Opened(shares_folder, current_owner())
 
     async def post(self, messages: bytes) -> None:
         """Takes messages: a pickled list."""
         for kind, *rest in pickle.loads(messages):
             if kind == "work":
-                number, packed, unrecorded = rest
-                performing = self._perform(number, unpack_work(packed), unrecorded)
-                self._tasks[number] = asyncio.ensure_future(performing)
+                for number, packed, unrecorded in rest[0]:
+                    performing = self._perform(number, unpack_work(packed), unrecorded)
+                    self._tasks[number] = asyncio.ensure_future(performing)
             elif kind in ("acquired", "rejected"):
                 self._limiter.answer(*rest)
             elif kind == "recall":
@@ -330,7 +343,14 @@ class Host:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        messages = self._outbox
+        # What ended in a place comes before the message that gives the place back.
+        messages: list[tuple[Any, ...]] = []
+        if self._renewed:
+            messages.append(("renew", self._renewed))
+        messages += self._outbox
+        if self._results:
+            messages.append(("done", *self._results.take()))
+        self._renewed = []
         self._outbox = []
         return pickle.dumps(messages, pickle.HIGHEST_PROTOCOL)
 
@@ -351,43 +371,52 @@ class Host:
             if self._worker is None:
                 raise RuntimeError("work arrived before the process was opened")
             done = await self._worker.perform(work)
-            self._send(self._message_of(number, self._worker, done=done))
+            self._end(number, self._worker, done=done)
         except BaseException as error:
             if self._is_closing:
                 raise
-            # The caller waits for this sample, whatever ended it.
+            # The caller learns of it, whatever ended the sample.
             self._send(("raised", number, portable_error(error)))
         finally:
             for label in unrecorded:
                 self._unrecorded.pop(label, None)
             self._tasks.pop(number, None)
 
-    def _message_of(self, number: int, worker: Worker, done: WorkResult) -> tuple[Any, ...]:
+    def _end(self, number: int, worker: Worker, done: WorkResult) -> None:
+        """Keeps the result until it is sent, or sends why there is none."""
         store = worker.evaluator.services.store
-        if self._folder is None or store is None:
-            files = []
-        else:
+        if self._folder is not None and store is not None:
             files = self._folder.take_files(store, done.work)
-        line = b""
-        outcome = None
-        if done.result is not None:
-            try:
-                line, outcome = pack_result(done.result, None if store is None else store.redactor)
-            except Exception as error:
-                raise UsageError(
-                    f"sample {done.work.sample.id!r}: its result cannot be written: {error}"
-                ) from error
-        return ("done", number, line, outcome, done.pending, files)
+            if files:
+                self._send(("files", files))
+        if done.result is None or self._results is None:
+            self._send(("pending", number, done.pending))
+            return
+        try:
+            self._results.add(number, done.result)
+        except Exception as error:
+            raise UsageError(
+                f"sample {done.work.sample.id!r}: its result cannot be written: {error}"
+            ) from error
+        self._send_soon(len(self._results))
 
     def _notice(self, line: str) -> None:
         self._send(("notice", line))
 
     def _send(self, message: tuple[Any, ...]) -> None:
-        """Queues a message. The end of a sample or a call is not urgent: it is sent with the next
-        other message, when a quarter of the samples in flight have ended, or after a moment.
+        """Queues a message."""
+        if message[0] == "renew":
+            self._renewed.append(message[1:])
+            self._send_soon(len(self._renewed))
+        else:
+            self._outbox.append(message)
+            self._has_messages.set()
+
+    def _send_soon(self, waiting: int) -> None:
+        """The end of a sample or a call is not urgent: it is sent with the next message, when a
+        quarter of the samples in flight have ended, or after a moment.
         """
-        self._outbox.append(message)
-        if message[0] not in _CAN_WAIT or len(self._outbox) > len(self._tasks) // 4:
+        if waiting > len(self._tasks) // 4:
             self._has_messages.set()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_MOMENT_S, self._has_messages.set)

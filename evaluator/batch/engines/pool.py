@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from itertools import count
@@ -21,19 +21,21 @@ from typing import Any
 from evaluator import clock
 from evaluator.batch.engines.base import (
     ClusterLost,
+    ConcurrentRun,
     HostLost,
+    IsStopping,
     Job,
     LimiterProxy,
     Link,
     Remote,
     crash_result,
-    pack_work,
-    unpack_result,
 )
 from evaluator.batch.engines.host import VERSIONS, Opened, Recipe, portable_error
+from evaluator.batch.engines.packing import ResultLines, pack_work
 from evaluator.batch.engines.taskfiles import IDS_EACH, Probe, find_unrecorded, store_files
 from evaluator.batch.progress import SilentProcess
-from evaluator.batch.work import Worker, WorkItem, WorkResult
+from evaluator.batch.work import Worker
+from evaluator.batch.work_items import WorkItem, WorkResult
 from evaluator.errors import ConfigurationError, EvaluatorError, RecordError
 from evaluator.errors.messages import LOGGER
 from evaluator.lazy_dataclass import dataclass, frozen
@@ -92,9 +94,29 @@ def _load(member: _Member) -> int:
     return len(member.jobs)
 
 
+def shares_of(loads: Sequence[int], further: int) -> list[int]:
+    """How many of `further` jobs each process gets, so that those with the lowest loads get them.
+    The loads ascend; the last processes may get none, and are left out.
+    """
+    jobs = loads[0] + further
+    count = 1
+    while count < len(loads) and loads[count] * count < jobs:
+        jobs += loads[count]
+        count += 1
+    shares: list[int] = []
+    for place in range(count):
+        share = ceil(jobs / (count - place))
+        jobs -= share
+        shares.append(share - loads[place])
+    return shares
+
+
 class Pool:
-    """Distributes work over the processes of nodes, `concurrency` samples at once together. An
-    async context: leaving it cancels everything in flight and ends every process.
+    """Distributes the work of `run` over the processes of nodes. An async context: leaving it
+    cancels everything in flight and ends every process.
+
+    Work that has not started when `is_stopping` becomes true stays pending. The run fails with
+    ClusterLost, if no process is left to do it, and with what a Worker raises.
     """
 
     def __init__(
@@ -103,7 +125,8 @@ class Pool:
         start_host: StartHost,
         recipe: Recipe,
         store: TaskStore,
-        concurrency: int,
+        run: ConcurrentRun,
+        is_stopping: IsStopping,
         probe: Probe | None,
     ) -> None:
         self._worker = worker
@@ -111,11 +134,11 @@ class Pool:
         self._recipe = recipe
         self._store = store
         self._packed_recipe = pickle.dumps(recipe)
-        self._concurrency = concurrency
+        self._run = run
+        self._is_stopping = is_stopping
         self._probe = probe
         self._numbers = count(1)
         self._members: list[_Member] = []
-        self._jobs: dict[int, Job] = {}
         self._waiting: deque[Job] = deque()
         self._suspects: deque[Job] = deque()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -125,7 +148,7 @@ class Pool:
         self._failed_starts: dict[str, int] = {}
         self._newest = store.last_id()
         self._id_blocks = count(self._newest // IDS_EACH + 1)
-        self._failure: EvaluatorError | None = None
+        self._has_failed = False
         self._is_open = True
         self._is_distributing = False
         self._unrecorded: dict[str, dict[str, int]] = {}
@@ -186,32 +209,16 @@ class Pool:
 
     # -- jobs --------------------------------------------------------------------------------------
 
-    def perform(
-        self, work: WorkItem, is_stopping: Callable[[], bool]
-    ) -> asyncio.Future[WorkResult]:
-        """The future result of `work`, which stays pending if `is_stopping` becomes true before it
-        starts. Its exception is ClusterLost, if no process is left to do it, or what a Worker
-        raises.
-        """
-        unrecorded: dict[str, int] = {}
-        if self._unrecorded:
-            unrecorded = self._unrecorded.pop(work.identity.value, unrecorded)
-        if work.resumes is not None:
-            unrecorded.setdefault(work.identity.value, work.resumes)
-        job = Job(
-            next(self._numbers),
-            work,
-            is_stopping=is_stopping,
-            unrecorded=unrecorded,
-            done=asyncio.get_running_loop().create_future(),
-        )
-        if self._failure is not None:
-            job.end(self._failure)
-            return job.done
-        self._jobs[job.number] = job
-        self._waiting.append(job)
+    def begin(self, works: Iterable[WorkItem]) -> None:
+        """Takes works; returns at once. The run gets their results."""
+        for work in works:
+            unrecorded: dict[str, int] = {}
+            if self._unrecorded:
+                unrecorded = self._unrecorded.pop(work.identity.value, unrecorded)
+            if work.resumes is not None:
+                unrecorded.setdefault(work.identity.value, work.resumes)
+            self._waiting.append(Job(next(self._numbers), work, unrecorded))
         self._distribute_soon()
-        return job.done
 
     def _distribute_soon(self) -> None:
         """Distributes once for all jobs that arrive and end in this turn of the event loop."""
@@ -224,16 +231,18 @@ class Pool:
         if not self._is_open:
             return
         self._run_suspects()
-        # As many of the samples at hand as each process gets when all that are starting are there.
-        share = ceil(len(self._jobs) / max(1, len(self._members) + len(self._starting)))
         members = [member for member in self._members if not member.is_reserved]
-        while self._waiting:
-            member = min(members, key=_load, default=None)
-            if member is None or len(member.jobs) >= share:
-                return
-            job = self._waiting.popleft()
-            if not job.done.done():
-                self._assign(job, member)
+        if not self._waiting or not members:
+            return
+        # As many of the samples at hand as each process gets when all that are starting are there.
+        processes = len(self._members) + len(self._starting)
+        share = ceil(self._run.in_flight / max(1, processes))
+        members.sort(key=_load)
+        further = shares_of(list(map(_load, members)), len(self._waiting))
+        for member, jobs in zip(members, further, strict=False):
+            count = min(jobs, share - _load(member))
+            if count > 0:
+                self._assign([self._waiting.popleft() for _ in range(count)], member)
 
     def _run_suspects(self) -> None:
         """Reserves a process for suspects, one after the other, until there are none."""
@@ -245,28 +254,29 @@ class Pool:
         member.is_reserved = bool(self._suspects or member.jobs)
         if self._suspects and not member.jobs:
             member.alone = self._suspects.popleft()
-            self._assign(member.alone, member)
+            self._assign([member.alone], member)
 
-    def _assign(self, job: Job, member: _Member) -> None:
-        if job.is_stopping() and not job.unrecorded and not job.lost:
-            self._end(job, WorkResult(job.work, None, pending="stop requested"))
-        elif not member.shares_folder and (job.unrecorded or job.work.answered is not None):
-            # Its task files are only here.
-            self._spawn(self._perform_here(job))
-        else:
-            member.jobs[job.number] = job
-            member.link.send(("work", job.number, pack_work(job.work), job.unrecorded))
+    def _assign(self, jobs: Iterable[Job], member: _Member) -> None:
+        is_stopping = self._is_stopping()
+        packed: list[tuple[Any, ...]] = []
+        for job in jobs:
+            if is_stopping and not job.unrecorded and not job.lost:
+                self._run.hand_in(WorkResult(job.work, None, pending="stop requested"))
+            elif not member.shares_folder and (job.unrecorded or job.work.answered is not None):
+                # Its task files are only here.
+                self._spawn(self._perform_here(job))
+            else:
+                member.jobs[job.number] = job
+                packed.append((job.number, pack_work(job.work), job.unrecorded))
+        if packed:
+            member.link.send(("work", packed))
 
     async def _perform_here(self, job: Job) -> None:
         worker = replace(self._worker, unrecorded={**self._worker.unrecorded, **job.unrecorded})
         try:
-            self._end(job, await worker.perform(job.work))
+            self._run.hand_in(await worker.perform(job.work))
         except Exception as error:
-            self._end(job, error)
-
-    def _end(self, job: Job, outcome: WorkResult | Exception) -> None:
-        self._jobs.pop(job.number, None)
-        job.end(outcome)
+            self._run.fail(error)
 
     # -- messages ----------------------------------------------------------------------------------
 
@@ -274,11 +284,17 @@ class Pool:
         kind = message[0]
         member.silent_s = 0.0
         if kind == "done":
-            _, number, line, counted, pending, files = message
-            job = self._take_back(member, number)
-            self._end(job, self._result_of(job, line, counted, pending=pending, files=files))
+            _, numbers, lines, totals, rows = message
+            jobs = self._take_back(member, numbers)
+            self._run.hand_in(ResultLines([job.work for job in jobs], lines, totals, rows))
+        elif kind == "pending":
+            _, number, reason = message
+            for job in self._take_back(member, [number]):
+                self._run.hand_in(WorkResult(job.work, None, pending=reason))
+        elif kind == "files":
+            self._store_files(message[1])
         elif kind == "renew":
-            member.proxy.renew(*message[1:])
+            member.proxy.renew(message[1])
         elif kind == "acquire":
             member.proxy.acquire(*message[1:])
         elif kind == "release":
@@ -289,36 +305,26 @@ class Pool:
             LOGGER.warning("%s: %s", member.node.name, message[1])
         else:
             _, number, error = message
-            self._end(self._take_back(member, number), error)
+            self._take_back(member, [number])
+            self._fail(error)
 
-    def _take_back(self, member: _Member, number: int) -> Job:
-        """The job of that number, which has ended in `member`."""
-        job = member.jobs.pop(number)
-        if member.alone is job:
+    def _take_back(self, member: _Member, numbers: Sequence[int]) -> list[Job]:
+        """The jobs of these numbers, which have ended in `member`."""
+        jobs = list(map(member.jobs.pop, numbers))
+        if member.alone in jobs:
             member.alone = None
         if self._failed_starts:
             self._failed_starts.pop(member.node.id, None)
         self._distribute_soon()
-        return job
+        return jobs
 
-    def _result_of(
-        self,
-        job: Job,
-        line: bytes,
-        counted: dict[str, Any] | None,
-        pending: str,
-        files: list[tuple[int, bytes]],
-    ) -> WorkResult | RecordError:
+    def _store_files(self, files: list[tuple[int, bytes]]) -> None:
         try:
-            if files:
-                store_files(self._store.root, files)
+            store_files(self._store.root, files)
         except OSError as error:
-            return RecordError(
-                f"{self._store.root}: a task file cannot be written: {error.strerror}"
+            self._fail(
+                RecordError(f"{self._store.root}: a task file cannot be written: {error.strerror}")
             )
-        if counted is not None:
-            counted = unpack_result(job.work, counted)
-        return WorkResult(job.work, None, pending=pending, line=line, counted=counted)
 
     def _send_budget_ended(self, members: Collection[_Member]) -> None:
         reason = self._worker.budget_ended()
@@ -423,7 +429,7 @@ class Pool:
         member.close_proxy()
         replacement = self._restart(member.node, has_failed=not member.jobs)
         self._check_anyone_left(error)
-        if self._failure is None:
+        if not self._has_failed:
             self._spawn(self._give_back(member, replacement))
 
     async def _give_back(self, member: _Member, replacement: asyncio.Task[bool] | None) -> None:
@@ -449,7 +455,7 @@ class Pool:
             # If the node can start another process, it is not the node that was lost: the sample is
             # the cause.
             if job is member.alone and await _succeeds(replacement):
-                self._end(job, WorkResult(job.work, crash_result(job)))
+                self._run.hand_in(WorkResult(job.work, crash_result(job)))
             elif job is member.alone or job.lost >= SUSPECT_AFTER:
                 self._suspects.append(job)
             else:
@@ -462,11 +468,9 @@ class Pool:
             self.lose_all(reason)
 
     def _fail(self, error: EvaluatorError) -> None:
-        if self._failure is not None:
-            return
-        self._failure = error
-        for job in list(self._jobs.values()):
-            self._end(job, error)
+        if not self._has_failed:
+            self._has_failed = True
+            self._run.fail(error)
 
 
 async def _succeeds(start: Awaitable[bool] | None) -> bool:

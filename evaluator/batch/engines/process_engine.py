@@ -100,7 +100,8 @@ class PoolEngine:
                 start,
                 recipe=recipe,
                 store=store,
-                concurrency=self._concurrency,
+                run=self._run,
+                is_stopping=is_stopping,
                 probe=probe,
             ) as pool:
                 self._pool = pool
@@ -110,9 +111,7 @@ class PoolEngine:
                 else:
                     watching = asyncio.ensure_future(watch(pool.lose_all))
                 try:
-                    await self._run.run(
-                        lambda work: pool.perform(work, is_stopping), next_work, on_done
-                    )
+                    await self._run.run(pool.begin, next_work, on_done)
                 finally:
                     self._pool = None
                     if watching is not None:
@@ -127,6 +126,46 @@ _PROGRAM = (
 )
 
 
+class _Connection(asyncio.Protocol):
+    """The messages of a worker process. `on_message` gets each one, `on_lost` is called once, at
+    the end of the connection.
+    """
+
+    def __init__(self, on_message: Callable[[bytes], None], on_lost: Callable[[], None]) -> None:
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._buffer = bytearray()
+        self._can_write = asyncio.Event()
+        self._can_write.set()
+
+    def data_received(self, data: bytes) -> None:
+        buffer = self._buffer
+        buffer += data
+        while len(buffer) >= HEAD.size:
+            (size,) = HEAD.unpack_from(buffer)
+            end = HEAD.size + size
+            if len(buffer) < end:
+                return
+            message = bytes(memoryview(buffer)[HEAD.size : end])
+            del buffer[:end]
+            self._on_message(message)
+
+    def pause_writing(self) -> None:
+        self._can_write.clear()
+
+    def resume_writing(self) -> None:
+        self._can_write.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._can_write.set()
+        self._on_lost()
+
+    async def drain(self) -> None:
+        """Returns when the process takes what is written."""
+        if not self._can_write.is_set():
+            await self._can_write.wait()
+
+
 class ProcessHost:
     """Starts a worker process. A Remote; `finish` ends it and waits for its end."""
 
@@ -135,11 +174,14 @@ class ProcessHost:
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._lost: HostLost | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._writer: asyncio.StreamWriter | None = None
-        self._reading: asyncio.Task[None] | None = None
+        self._transport: asyncio.Transport | None = None
+        self._deliver: Callable[[bytes], None] | None = None
+        self._listening: asyncio.Future[None] | None = None
+        self._is_closed = asyncio.Event()
+        self._ending: asyncio.Future[None] | None = None
         self._started = asyncio.ensure_future(self._start())
 
-    async def _start(self) -> asyncio.StreamWriter:
+    async def _start(self) -> tuple[asyncio.Transport, _Connection]:
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
@@ -161,45 +203,82 @@ class ProcessHost:
             except OSError as error:
                 ours.close()
                 raise HostLost(f"a process cannot be started: {error.strerror}") from error
-        reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+        self._transport, connection = await asyncio.get_running_loop().create_unix_connection(
+            lambda: _Connection(self._receive, self._note_end), sock=ours
+        )
         variables = pickle.dumps(dict(os.environ), pickle.HIGHEST_PROTOCOL)
-        self._writer.write(HEAD.pack(len(variables)) + variables)
-        self._reading = asyncio.ensure_future(self._read(reader, self._process))
-        return self._writer
+        self._transport.write(HEAD.pack(len(variables)) + variables)
+        return self._transport, connection
 
-    async def _read(
-        self, reader: asyncio.StreamReader, process: asyncio.subprocess.Process
-    ) -> None:
+    def _receive(self, packed: bytes) -> None:
+        number, value = pickle.loads(packed)
+        if number is None:
+            if self._deliver is not None:
+                self._hand_over(self._deliver, value)
+            return
+        answer = self._answers.pop(number)
+        if not answer.done():
+            answer.set_result(value)
+
+    def _hand_over(self, deliver: Callable[[bytes], None], messages: bytes) -> None:
         try:
-            while True:
-                (size,) = HEAD.unpack(await reader.readexactly(HEAD.size))
-                number, value = pickle.loads(await reader.readexactly(size))
-                answer = self._answers.pop(number)
-                if not answer.done():
-                    answer.set_result(value)
-        except (asyncio.IncompleteReadError, OSError):
-            self._lost = HostLost(_ending_of(await process.wait()))
-            for answer in self._answers.values():
-                if not answer.done():
-                    answer.set_exception(self._lost)
-                    answer.exception()  # the caller may have been cancelled meanwhile
+            deliver(messages)
+        except Exception as error:
+            self._deliver = None
+            if self._listening is not None and not self._listening.done():
+                self._listening.set_exception(error)
+
+    def _note_end(self) -> None:
+        self._is_closed.set()
+        self._ending = asyncio.ensure_future(self._lose())
+
+    async def _lose(self) -> None:
+        assert self._process is not None
+        self._lost = HostLost(_ending_of(await self._process.wait()))
+        waiting = list(self._answers.values())
+        if self._listening is not None:
+            waiting.append(self._listening)
+        for answer in waiting:
+            if not answer.done():
+                answer.set_exception(self._lost)
+                answer.exception()  # the caller may have been cancelled meanwhile
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """See `Remote`. What is posted is not answered: the connection keeps the order."""
-        writer = await asyncio.shield(self._started)
+        await self._connected()
+        if method == "post":
+            await self._send(None, method, arguments)
+            return None
+        number = next(self._numbers)
+        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        await self._send(number, method, arguments)
+        return await answer
+
+    async def listen(self, deliver: Callable[[bytes], None]) -> None:
+        """See `Remote`. One request begins it; the process sends each answer as soon as there is
+        one.
+        """
+        await self._connected()
+        self._deliver = deliver
+        self._listening = asyncio.get_running_loop().create_future()
+        try:
+            await self._send(None, "listen", ())
+            await self._listening
+        finally:
+            self._deliver = None
+
+    async def _connected(self) -> tuple[asyncio.Transport, _Connection]:
+        """The connection, as soon as there is one. Raises: HostLost, if it has ended."""
+        connected = await asyncio.shield(self._started)
         if self._lost is not None:
             raise self._lost
-        number = answer = None
-        if method != "post":
-            number = next(self._numbers)
-            answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        return connected
+
+    async def _send(self, number: int | None, method: str, arguments: tuple[Any, ...]) -> None:
+        transport, connection = await self._connected()
         packed = pickle.dumps((number, method, arguments), pickle.HIGHEST_PROTOCOL)
-        try:
-            writer.write(HEAD.pack(len(packed)) + packed)
-            await writer.drain()
-        except OSError as error:
-            raise HostLost(f"the process has ended: {error}") from error
-        return None if answer is None else await answer
+        transport.write(HEAD.pack(len(packed)) + packed)
+        await connection.drain()
 
     def kill(self) -> None:
         if self._process is not None:
@@ -209,13 +288,13 @@ class ProcessHost:
         """Ends the process. Returns when nothing of it is left in the event loop."""
         await asyncio.gather(self._started, return_exceptions=True)
         self.kill()
-        if self._writer is not None:
-            self._writer.close()
-            await asyncio.gather(self._writer.wait_closed(), return_exceptions=True)
+        if self._transport is not None:
+            self._transport.close()
+            await self._is_closed.wait()
         if self._process is not None:
             await self._process.wait()
-        if self._reading is not None:
-            await asyncio.gather(self._reading, return_exceptions=True)
+        if self._ending is not None:
+            await self._ending
 
 
 def _ending_of(code: int) -> str:

@@ -55,8 +55,15 @@ async def _serve(connection: socket.socket, stream: BinaryIO) -> None:
     tasks = set[asyncio.Task[None]]()
     loop = asyncio.get_running_loop()
 
+    def send(number: int | None, value: Any) -> None:
+        packed = pickle.dumps((number, value), pickle.HIGHEST_PROTOCOL)
+        connection.sendall(HEAD.pack(len(packed)) + packed)
+
     async def answer(number: int | None, method: str, arguments: tuple[Any, ...]) -> None:
         try:
+            # One request is for all that there is to hear.
+            while method == "listen":
+                send(None, await host.listen())
             value = await getattr(host, method)(*arguments)
         except Exception as error:
             value = portable_error(error)
@@ -64,8 +71,7 @@ async def _serve(connection: socket.socket, stream: BinaryIO) -> None:
             return
         if method == "close":
             sys.stdout.flush()
-        packed = pickle.dumps((number, value), pickle.HIGHEST_PROTOCOL)
-        connection.sendall(HEAD.pack(len(packed)) + packed)
+        send(number, value)
 
     def take(packed: bytes) -> None:
         task = asyncio.ensure_future(answer(*pickle.loads(packed)))

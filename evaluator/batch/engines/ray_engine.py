@@ -134,6 +134,11 @@ class RayActor:
                 raise EvaluatorError(f"a process on {self._node} failed: {reason}") from error
             raise HostLost(reason) from error
 
+    async def listen(self, deliver: Callable[[bytes], None]) -> None:
+        """See `Remote`."""
+        while True:
+            deliver(await self.call("listen"))
+
     def kill(self) -> None:
         """Ends the process at once."""
         if self._cluster.is_lost:

@@ -18,7 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from evaluator import clock, disk, randomness
-from evaluator.batch.work import WorkItem, sample_label
+from evaluator.batch.work import sample_label
+from evaluator.batch.work_items import WorkItem
 from evaluator.errors import RecordNotWritten, advice_on
 from evaluator.files.atomic import NEW_FILE, lock, remove_if_free, try_lock
 from evaluator.files.open_below import open_private_folder

@@ -32,24 +32,36 @@ def content_digest(value: Any, size: int = 16) -> str:
     return blake2b(text.encode(), digest_size=size).hexdigest()
 
 
+_FRESH = 1_000
+"""So many positions are stored at once."""
+
+
 class SeenIds:
     """The hashes of the ids of one pass over a source."""
 
-    __slots__ = ("_copies", "_numbers", "_wheres")
+    __slots__ = ("_copies", "_count", "_fresh", "_numbers", "_wheres")
 
     def __init__(self) -> None:
         self._numbers = Interner()
         self._wheres = Column("Q", Spool())
+        self._fresh: list[int] = []
+        self._count = 0
         self._copies: dict[int, int] = {}
 
     def add(self, id: str, where: int) -> int | None:
         """Stores an id with a number for its position; returns the number of an earlier equal id,
         if any.
         """
-        number = self._numbers.number(id)
-        if number < len(self._wheres):
+        number = self._numbers.number_of_hash(hash(id))
+        if number < self._count:
+            self._wheres.extend(self._fresh)
+            self._fresh.clear()
             return self._wheres[number]
-        self._wheres.append(where)
+        self._count = number + 1
+        self._fresh.append(where)
+        if len(self._fresh) == _FRESH:
+            self._wheres.extend(self._fresh)
+            self._fresh.clear()
         return None
 
     def numbered(self, id: str) -> str:

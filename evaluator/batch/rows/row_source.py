@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import marshal
 import os
 from collections.abc import (
     AsyncGenerator,
@@ -25,6 +24,7 @@ from typing import Any, Protocol, TypeAlias, cast
 
 from evaluator import clock
 from evaluator.batch.records import Sample
+from evaluator.batch.rows.checked_samples import SLICE, CheckedSamples
 from evaluator.batch.rows.file_rows import (
     check_file,
     count_parquet,
@@ -50,7 +50,6 @@ from evaluator.batch.rows.object_rows import (
 from evaluator.errors import ExpressionError, UsageError
 from evaluator.errors.messages import listed
 from evaluator.lazy_dataclass import frozen
-from evaluator.store.columns import Spool
 
 AsyncRows: TypeAlias = AsyncGenerator[tuple[int | None, dict[str, Any]], None]
 
@@ -63,10 +62,6 @@ _FORMATS: dict[str, tuple[str, Callable[[Path], Rows]]] = {
     ".parquet": ("parquet", read_parquet),
 }
 _MAX_HOLD_S = 0.005
-SLICE = 256
-"""Checked samples that are encoded at once; so many are in memory."""
-MAX_CHECKED_BYTES = 1 << 28
-"""The most bytes of samples that are kept between `RowSource.check` and the first reading."""
 _SAME_NAMES = RowMapping()
 _ALL = Selection()
 
@@ -212,9 +207,15 @@ class RowSource:
         return self._samples()
 
     async def _samples(self) -> AsyncGenerator[Sample, None]:
-        """The selected samples; of a shard its own. All rows are read, so that a row has the same
-        id in each shard. Of rows that are at hand, other tasks of the event loop run every few
-        milliseconds.
+        async with aclosing(self.slices()) as slices:
+            async for samples in slices:
+                for sample in samples:
+                    yield sample
+
+    async def slices(self) -> AsyncGenerator[Sequence[Sample], None]:
+        """The selected samples, as `async for` gives them, but some at a time; of a shard its own.
+        All rows are read, so that a row has the same id in each shard. Rows that can be read only
+        once come singly: none is read before it is wanted.
         """
         if self._is_used and not self._origin.is_repeatable:
             raise UsageError(
@@ -222,42 +223,68 @@ class RowSource:
                 "instead"
             )
         self._is_used = True
-        part = shard_of(self._selection)
-        places = count()
         checked = self._checked
         self._checked = None
         if checked is not None:
-            for samples in checked.slices():
-                for sample in samples:
-                    if part is None or part.takes(next(places)):
-                        yield sample
-                await clock.sleep(0)
-            return
-        this = self._pass(self._selection, limit=self._selection.limit)
-        rows = self._origin.read()
-        if isinstance(rows, AsyncGenerator):
-            async with aclosing(rows):
-                async for line, row in rows:
-                    sample = this.take(line, row)
-                    if sample is not None and (part is None or part.takes(next(places))):
-                        yield sample
-                    if this.is_done:
-                        break
+            slices = self._read_slices(checked)
+        elif self._origin.is_live:
+            slices = self._live_slices()
         else:
-            with closing(rows):
-                since = clock.monotonic()
+            slices = self._slices()
+        part = shard_of(self._selection)
+        places = count()
+        async with aclosing(slices):
+            async for samples in slices:
+                if part is not None:
+                    samples = [sample for sample in samples if part.takes(next(places))]
+                if samples:
+                    yield samples
+
+    async def _read_slices(self, checked: CheckedSamples) -> AsyncGenerator[Sequence[Sample], None]:
+        for samples in checked.slices():
+            yield samples
+            await clock.sleep(0)
+
+    async def _live_slices(self) -> AsyncGenerator[Sequence[Sample], None]:
+        this = self._pass(self._selection, limit=self._selection.limit)
+        async with aclosing(cast("AsyncRows", self._origin.read())) as rows:
+            async for line, row in rows:
+                sample = this.take(line, row)
+                if sample is not None:
+                    yield [sample]
+                if this.is_done:
+                    break
+        yield list(this.finish())
+
+    async def _slices(self) -> AsyncGenerator[Sequence[Sample], None]:
+        """The samples of rows that are at hand. Other tasks of the event loop run every few
+        milliseconds.
+        """
+        this = self._pass(self._selection, limit=self._selection.limit)
+        most = SLICE if self._origin.is_repeatable else 1
+        samples: list[Sample] = []
+        since = clock.monotonic()
+        with closing(cast("Rows", self._origin.read())) as rows:
+            try:
                 for line, row in rows:
                     sample = this.take(line, row)
-                    if sample is not None and (part is None or part.takes(next(places))):
-                        yield sample
+                    if sample is not None:
+                        samples.append(sample)
                     if this.is_done:
                         break
-                    if clock.monotonic() - since > _MAX_HOLD_S:
+                    is_time = clock.monotonic() - since > _MAX_HOLD_S
+                    if samples and (is_time or len(samples) >= most):
+                        yield samples
+                        samples = []
+                    if is_time:
                         await clock.sleep(0)
                         since = clock.monotonic()
-        for sample in this.finish():
-            if part is None or part.takes(next(places)):
-                yield sample
+            except Exception:
+                if samples:
+                    yield samples
+                raise
+        samples.extend(this.finish())
+        yield samples
 
     def check(self, check: Callable[[Sample], object], *, with_shots: bool) -> None:
         """Reads all selected rows and calls `check` with each sample; does nothing if the rows can
@@ -323,47 +350,6 @@ class RowSource:
                     yield sample
                 if this.is_done:
                     return
-
-
-class CheckedSamples:
-    """Samples in the order in which they were checked. Memory has only the last ones, a temporary
-    file the others.
-    """
-
-    def __init__(self) -> None:
-        self._spool = Spool()
-        self._slices: list[tuple[int, int]] = []
-        self._bytes = 0
-        self._last: list[Sample] = []
-
-    def append(self, sample: Sample) -> bool:
-        """Adds a sample. Returns: whether all samples are kept; not those of a large source, those
-        that the disk has no room for, and those that have other values than data.
-        """
-        last = self._last
-        last.append(sample)
-        if len(last) < SLICE:
-            return True
-        try:
-            data = marshal.dumps([sample.to_values() for sample in last])
-        except ValueError:
-            return False
-        self._bytes += len(data)
-        place = None
-        if self._bytes <= MAX_CHECKED_BYTES:
-            place = self._spool.write(data)
-        if place is None:
-            return False
-        self._slices.append((place, len(data)))
-        self._last = []
-        return True
-
-    def slices(self) -> Iterator[list[Sample]]:
-        """The samples, a slice at a time. Raises: RecordError, if the disk fails."""
-        for place, size in self._slices:
-            values = marshal.loads(self._spool.read(place, size))
-            yield list(map(Sample.from_values, values))
-        yield self._last
 
 
 class _Pass:

@@ -13,41 +13,40 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import compress
-from operator import countOf, index, ne
-from typing import Any, TypeAlias, cast
+from operator import countOf, ne
+from typing import Any, TypeAlias
 
-from evaluator.batch.fields import MOST_FIELDS, reader_of
-from evaluator.batch.records import Sample, Score, Verdict
+from evaluator.batch.fields import MOST_FIELDS
 from evaluator.batch.summary.parts import Amount, PanelColumns, Spending, has_ratings
+from evaluator.batch.summary.rows import (
+    ABSENT,
+    DOLLARS,
+    MAX_LABEL_CHARS,
+    NONE,
+    TOKENS,
+    Ballot,
+    Fields,
+    ResultRow,
+    ResultRows,
+    ScoreRow,
+    ballot_of,
+    calls_of,
+    run_of,
+    used_by,
+)
 from evaluator.errors import UsageError
 from evaluator.store.columns import Column, Interner, Spool
 
-VERDICTS = tuple(Verdict)
-_CODES = {verdict: code for code, verdict in enumerate(VERDICTS)}
-ABSENT, VALUED, UNSCORED, FAULTY = range(4)
-NONE = -1
 MAX_LABELS = 30
-_MAX_LABEL_CHARS = 60
 MAX_VALUES = 1_000
-_MAX_EXAMPLE_CHARS = 500
-_DOLLARS = ("cost_usd", "scoring_cost_usd", "cache_saved_usd")
-_TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
-_FIRST_TOKENS = len(_DOLLARS)
-_PLACES = {name: place for place, name in enumerate((*_DOLLARS, *_TOKENS))}
-_SCORING_PLACES = {"cost_usd": 1, "cache_saved_usd": 2}
-"""Where the amounts of a result, and those of its scores, are added."""
-_MAX_JUDGES = 30
 _MAX_BALLOTS = 20_000
 _MOST = 2**31 - 1
-_ERROR = Verdict.ERROR.value
 _FRESH = 1_000
 """So many rows are appended to the columns at once."""
 _MOST_SCATTERED = 128
 """With more groups, reading the blocks of all rows for each group costs more than to order them."""
 Rows: TypeAlias = Sequence[int]
 """Numbers of rows, which ascend."""
-Ballot: TypeAlias = tuple[tuple[str, bool | None], ...]
-"""Each judge with its vote; None where it did not vote."""
 
 
 def rows_where(is_wanted: Callable[[Any], bool], column: Column, rows: Rows) -> Rows:
@@ -78,7 +77,7 @@ class Labels:
             label = json.dumps(value)
         else:
             label = value
-        if isinstance(label, str) and len(label := label.strip()) <= _MAX_LABEL_CHARS:
+        if isinstance(label, str) and len(label := label.strip()) <= MAX_LABEL_CHARS:
             number = self.numbers.setdefault(label, len(self.numbers))
             if number < MAX_LABELS:
                 return number
@@ -147,35 +146,14 @@ class ScorerColumns:
         if self.panel is not None:
             self.panel.reorder(rows)
 
-    def put(self, row: int, score: Mapping[str, Any] | None) -> str | None:
-        """Sets the score of a row, as JSON (see `Score.to_dict`); None where there is none.
-
-        Returns: what went wrong in the scorer, see `fault_of`.
-        """
+    def put(self, row: int, score: ScoreRow | None) -> None:
+        """Sets the score of a row; None where there is none."""
         values = _NO_SCORE
-        fault = metadata = None
+        metadata = None
         if score is not None:
-            value = score["value"]
-            passed = NONE
-            fault = score.get("error")
-            if fault is None and value is not None and not math.isfinite(value):
-                fault = _not_finite(value)
-            if fault is not None:
-                state = FAULTY
-                value = math.nan
-            else:
-                if score["passed"] is not None:
-                    passed = int(score["passed"])
-                    if passed not in (0, 1):
-                        raise OverflowError(f"passed is {passed}")
-                state = VALUED
-                if value is None:
-                    state = UNSCORED
-                    value = math.nan
-            answer = score.get("answer")
-            answer = NONE if answer is None else self.labels.number(answer)
-            values = (state, value, passed, answer)
-            metadata = score.get("metadata")
+            state, value, passed, answer, metadata = score
+            label = NONE if answer is None else self.labels.number(answer)
+            values = (state, value, passed, label)
         if row == self._count:
             self._count += 1
             self._fresh.append(values)
@@ -187,14 +165,13 @@ class ScorerColumns:
             for column, each in zip(columns, values, strict=True):
                 column[row] = each
         if metadata or self.votes is not None:
-            self._put_votes(row, _ballot((metadata or {}).get("votes")))
+            self._put_votes(row, ballot_of((metadata or {}).get("votes")))
         if metadata:
             self.are_grades = self.are_grades or bool(metadata.get("is_grade"))
             if self.panel is None and has_ratings(metadata):
                 self.panel = PanelColumns()
         if self.panel is not None:
             self.panel.put(row, metadata or {})
-        return fault
 
     def _put_votes(self, row: int, ballot: Ballot | None) -> None:
         if ballot is not None and ballot not in self.ballots and len(self.ballots) >= _MAX_BALLOTS:
@@ -221,35 +198,6 @@ def _add_rows(columns: Iterable[Column], rows: list[tuple[Any, ...]]) -> None:
         for column, values in zip(columns, zip(*rows, strict=True), strict=True):
             column.extend(values)
         rows.clear()
-
-
-def _ballot(votes: Any) -> Ballot | None:
-    """The votes in a score's metadata, as `majority` writes them; None without votes."""
-    if (
-        not isinstance(votes, Mapping)
-        or not 2 <= len(cast("Mapping[Any, Any]", votes)) <= _MAX_JUDGES
-    ):
-        return None
-    ballot = tuple(
-        (str(judge)[:_MAX_LABEL_CHARS], vote)
-        for judge, vote in cast("Mapping[Any, Any]", votes).items()
-    )
-    if all(vote is None or isinstance(vote, bool) for _, vote in ballot):
-        return ballot
-    return None
-
-
-def fault_of(score: Score) -> str | None:
-    """What went wrong in the scorer; None where nothing did. A value that is not a finite number is
-    a fault.
-    """
-    if score.error is None and score.value is not None and not math.isfinite(score.value):
-        return _not_finite(score.value)
-    return score.error
-
-
-def _not_finite(value: float) -> str:
-    return f"its value is {value}, which is not a finite number"
 
 
 class Columns:
@@ -281,8 +229,10 @@ class Columns:
         self.interrupted_calls = Column("i", spool)
         self.duration = Column("f", spool)
         self.used: dict[str, Column] = {}
-        for name in _PLACES:
-            self.used[name] = Column("d" if name in _DOLLARS else "i", spool)
+        for name in DOLLARS:
+            self.used[name] = Column("d", spool)
+        for name in TOKENS:
+            self.used[name] = Column("i", spool)
         self.clusters: Column | None = None
         self.parts: Column | None = None
         self.with_cluster: int | None = None
@@ -291,11 +241,10 @@ class Columns:
         self.replaced_count = self.left_out_count = 0
         if cluster is not None:
             self.clusters = Column("i", spool)
-            self._cluster = reader_of(cluster, "cluster")
             self._cluster_names = Interner()
         if group_by is not None:
             self.parts = Column("i", spool)
-            self._group_by = reader_of(group_by, "group_by")
+        self._rows = ResultRows(cluster, group_by)
         self._group_name = group_by
         self._run = Column("i", spool)
         # Made for the first result that is replaced or left out.
@@ -328,37 +277,41 @@ class Columns:
         """Adds a result as JSON (see `SampleResult.to_dict`), or replaces the earlier one for its
         row. Returns: the row, which is the number of its key.
 
-        Raises: UsageError, if the field to group by has more than MAX_VALUES values; KeyError,
-        TypeError or ValueError, for something else than a result.
+        Raises: as `put`; KeyError, TypeError or ValueError, for something else than a result.
         """
-        key = result["key"]
-        sample_id = result["sample_id"]
-        # The hashes of numbers, unlike those of texts, do not spread over the table of an Interner.
-        if not isinstance(key, str) or not isinstance(sample_id, str):
-            raise TypeError("the key and the sample_id are text")
-        cell = (result["template"], result["variant"])
+        return self.put(self._rows.row_of(result))
+
+    def put(self, result: ResultRow) -> int:
+        """As `add`, for a result whose row was made by a ResultRows with the same fields.
+
+        Raises: UsageError, if the field to group by has more than MAX_VALUES values.
+        """
+        (
+            key,
+            sample_id,
+            cell,
+            epoch,
+            run_id,
+            verdict,
+            error,
+            target,
+            numbers,
+            scores,
+            fields,
+        ) = result
         group = self.groups.setdefault(cell, len(self.groups))
-        self._epochs.add((group, result["epoch"]))
-        run = _run_of(result)
+        self._epochs.add((group, epoch))
+        run = hash(run_id) & _MOST
         row = self.keys.number_of_hash(hash(key))
-        # Most results have 0 of both, which needs no call.
-        cached = result["cached_calls"]
-        if cached.__class__ is not int or cached:
-            cached = _calls(cached)
-        interrupted = result["interrupted_calls"]
-        if interrupted.__class__ is not int or interrupted:
-            interrupted = _calls(interrupted)
+        self._put_scores(row, scores)
         values = (
             group,
             hash(sample_id),
             run,
-            _CODES[result["verdict"]],
-            self._error_of(result, self._put_scores(row, result["scores"])),
-            self.target_labels.number(result["target"]),
-            cached,
-            interrupted,
-            float(result["duration_s"]),
-            *_used(result),
+            verdict,
+            NONE if error is None else self._error_number(*error),
+            NONE if target is None else self.target_labels.number(target),
+            *numbers,
         )
         if row == self._count:
             self._count += 1
@@ -370,31 +323,26 @@ class Columns:
             self._replace(row, run)
             for column, value in zip(self._columns, values, strict=True):
                 column[row] = value
-        if self.clusters is not None or self.parts is not None:
-            self._number_fields(row, result)
+        if fields is not None:
+            self._number_fields(row, fields)
         return row
 
-    def _put_scores(self, row: int, scores: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Sets the scores of a row. Returns: the first scorer that went wrong, and how."""
-        fault = None
+    def _put_scores(self, row: int, scores: Mapping[str, ScoreRow]) -> None:
         for name, score in scores.items():
             scorer = self.scorers.get(name)
             if scorer is None:
                 scorer = self.scorers[name] = ScorerColumns(self._spool)
-            found = scorer.put(row, score)
-            if found is not None and fault is None:
-                fault = name, found
+            scorer.put(row, score)
         if len(scores) < len(self.scorers):
             for name, scorer in self.scorers.items():
                 if name not in scores:
                     scorer.put(row, None)
-        return fault
 
     def leave_out(self, result: Mapping[str, Any]) -> None:
         """Adds only what a result used, as for earlier runs. Results have to come in the order of
         their lines.
         """
-        run = _run_of(result)
+        run = hash(run_of(result)) & _MOST
         if self._left_out is None:
             self._left_out = (Interner(), Column("i", self._spool))
         keys, runs = self._left_out
@@ -405,9 +353,9 @@ class Columns:
         is_same_run = not is_new and runs[place] == run
         runs[place] = run
         self._add_replaced(
-            _used(result),
-            _calls(result["cached_calls"]),
-            interrupted_calls=_calls(result["interrupted_calls"]),
+            used_by(result),
+            calls_of(result["cached_calls"]),
+            interrupted_calls=calls_of(result["interrupted_calls"]),
             is_same_run=is_same_run,
         )
 
@@ -482,22 +430,19 @@ class Columns:
             interrupted_calls=self._replaced_interrupted,
         )
 
-    def _number_fields(self, row: int, result: Mapping[str, Any]) -> None:
+    def _number_fields(self, row: int, fields: Fields) -> None:
         """Sets the cluster and the part of a row."""
-        sample = Sample(
-            result["sample_id"],
-            result["inputs"],
-            target=result["target"],
-            metadata=result["metadata"],
-        )
+        cluster, part, names = fields
+        if names and len(self.fields) < MOST_FIELDS:
+            self.fields.update(dict.fromkeys(names))
         for column in (self.clusters, self.parts):
             if column is not None and row == len(column):
                 column.append(NONE)
         if self.clusters is not None:
-            name = self._name_in(sample, self._cluster)
+            name = _name_of(cluster)
             self.clusters[row] = NONE if name is None else self._cluster_names.number(name)
         if self.parts is not None:
-            name = self._name_in(sample, self._group_by)
+            name = _name_of(part)
             if name is None:
                 self.parts[row] = NONE
             else:
@@ -507,14 +452,6 @@ class Columns:
                     f"{self._group_name!r} has over {MAX_VALUES:,} values; group by a field with "
                     "fewer"
                 )
-
-    def _name_in(self, sample: Sample, read: Callable[[Sample], Any]) -> str | None:
-        value = read(sample)
-        if value is None:
-            if len(self.fields) < MOST_FIELDS:
-                self.fields.update(dict.fromkeys(sample.metadata))
-            return None
-        return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
 
     def _replace(self, row: int, run: int) -> None:
         self.replaced_count += 1
@@ -547,70 +484,17 @@ class Columns:
             self._replaced_cached += cached_calls
             self._replaced_interrupted += interrupted_calls
 
-    def _error_of(self, result: Mapping[str, Any], fault: tuple[str, str] | None) -> int:
-        """The number of the error's kind, NONE without an error; keeps the message as the kind's
-        example. `fault` is a scorer that went wrong, and how.
-        """
-        failure = result["failure"]
-        is_error = result["verdict"] == _ERROR
-        if failure is not None:
-            kind = failure["kind"]
-            message = failure["message"]
-            resource = failure.get("resource")
-            if not is_error and resource is not None:
-                kind = f"{resource} limit, not an error"
-        elif fault is not None:
-            kind = f"scorer {fault[0]}"
-            message = fault[1]
-        elif is_error:
-            kind = "unknown"
-            message = ""
-        else:
-            return NONE
+    def _error_number(self, kind: str, example: str) -> int:
+        """The number of a kind of errors; the last example of each kind is kept."""
         number = self.errors.setdefault(kind, len(self.errors))
-        self.examples[number] = message[:_MAX_EXAMPLE_CHARS]
+        self.examples[number] = example
         return number
 
 
-def _run_of(result: Mapping[str, Any]) -> int:
-    """Identifies the run of its sample, resumed or not, that a result comes from: a 31-bit hash of
-    the task.
-    """
-    task_id = result["task_id"]
-    return hash((task_id, "" if task_id is not None else result["started"])) & _MOST
-
-
-def _used(result: Mapping[str, Any]) -> list[float]:
-    """The costs, the savings and the tokens of a result, NONE where unknown, in the order of
-    `Columns.used`.
-    """
-    used: list[float] = [0.0, 0.0, 0.0, 0, 0, 0, 0]
-    for name, value in result["usage"].items():
-        place = _PLACES.get(name)
-        if place is None:
-            continue
-        if value is None:
-            used[place] = NONE
-        elif place >= _FIRST_TOKENS:
-            used[place] = value if value.__class__ is int and 0 <= value <= _MOST else _count(value)
-        else:
-            used[place] = value + 0.0
-    for score in result["scores"].values():
-        for name, value in score["usage"].items() if "usage" in score else ():
-            place = _SCORING_PLACES.get(name)
-            if place is not None and used[place] != NONE:
-                used[place] = NONE if value is None else used[place] + value
-    return used
-
-
-def _count(tokens: int | None) -> int:
-    if tokens is None or tokens < 0:
-        return NONE
-    return index(tokens) if tokens <= _MOST else _MOST
-
-
-def _calls(number: Any) -> int:
-    return min(max(index(number), 0), _MOST)
+def _name_of(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, sort_keys=True, default=str)
 
 
 def _amount(column: Column, rows: Rows) -> Amount:

@@ -34,14 +34,7 @@ from evaluator.batch.statistics import (
 )
 from evaluator.batch.summary.batch_summary import BatchSummary
 from evaluator.batch.summary.columns import (
-    ABSENT,
-    FAULTY,
     MAX_LABELS,
-    NONE,
-    UNSCORED,
-    VALUED,
-    VERDICTS,
-    Ballot,
     Columns,
     Rows,
     ScorerColumns,
@@ -62,6 +55,7 @@ from evaluator.batch.summary.parts import (
     Spending,
     VerdictCounts,
 )
+from evaluator.batch.summary.rows import ABSENT, FAULTY, NONE, UNSCORED, VALUED, VERDICTS, Ballot
 from evaluator.errors import UsageError
 from evaluator.language.syntax import has_markup
 from evaluator.store.columns import Column

@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
+from random import randint
 from typing import Any
 
 import pytest
@@ -28,8 +29,9 @@ from evaluator.batch import (
     WorkItem,
     WorkResult,
 )
-from evaluator.batch.engines import LocalEngine, host
-from evaluator.batch.engines.base import ClusterLost
+from evaluator.batch.engines import LocalEngine
+from evaluator.batch.engines.base import ClusterLost, Done
+from evaluator.batch.engines.packing import ResultPacker
 from evaluator.batch.identity import is_sealed, parse_line
 from evaluator.batch.pending import find_unrecorded
 from evaluator.batch.result_index import ResultIndex
@@ -138,6 +140,7 @@ class Bench:
     scorers: list[Any] = field(default_factory=lambda: ["exact"])
     template: str = "ask"
     done: list[WorkResult] = field(default_factory=list[WorkResult])
+    lines: list[bytes] = field(default_factory=list[bytes])
     threads: set[int] = field(default_factory=set[int])
     unrecorded: dict[str, int] = field(default_factory=dict[str, int])
     is_stopping: bool = False
@@ -199,22 +202,27 @@ class Bench:
         waiting = iter(works)
         is_asked = False
 
-        async def following() -> WorkItem | None:
+        async def following(most: int) -> list[WorkItem]:
             nonlocal is_asked
             assert not is_asked, "next_work is called twice at once"
+            assert most > 0
             is_asked = True
             await asyncio.sleep(0)
             is_asked = False
-            return next(waiting, None)
+            return list(islice(waiting, randint(1, most)))
 
         async with self.worker() as worker:
             await self.engine.run(
                 worker, next_work or following, on_done or self.keep, lambda: self.is_stopping
             )
 
-    def keep(self, done: WorkResult) -> None:
+    def keep(self, done: Done) -> None:
         self.threads.add(threading.get_ident())
-        self.done.append(done)
+        if isinstance(done, WorkResult):
+            self.done.append(done)
+            return
+        self.lines += done.lines.splitlines(keepends=True)
+        self.done += map(WorkResult, done.works, done.results())
 
     @property
     def samples(self) -> Counter[str]:
@@ -248,12 +256,12 @@ async def what_next_work_raises_ends_the_run_after_cancelling(bench: Bench) -> N
     numbers = count()
     bench.server.hold()
 
-    async def next_work() -> WorkItem:
+    async def next_work(most: int) -> list[WorkItem]:
         number = next(numbers)
         if number == 3:
             await bench.server.until(lambda: bench.server.open == 3)
             raise OSError("the rows are gone")
-        return bench.work(number)
+        return [bench.work(number)]
 
     with pytest.raises(OSError, match="the rows are gone"):
         await bench.run([], next_work)
@@ -263,7 +271,7 @@ async def what_next_work_raises_ends_the_run_after_cancelling(bench: Bench) -> N
 
 
 async def what_on_done_raises_ends_the_run(bench: Bench) -> None:
-    def on_done(done: WorkResult) -> None:
+    def on_done(done: Done) -> None:
         bench.keep(done)
         raise OSError("no space is left")
 
@@ -448,20 +456,19 @@ async def a_line_that_is_lost_with_its_process_is_made_again_without_a_call(benc
     @scorer(name="ends_later")
     def ends_later(inputs: Any) -> bool:
         """The process ends when the line of sample 3 is made, and before it is sent."""
-        pack = host.pack_result
+        add = ResultPacker.add
 
-        def pack_and_end(result: Any, scrub: Any) -> Any:
-            packed = pack(result, scrub)
+        def add_and_end(packer: ResultPacker, number: int, result: Any) -> None:
+            add(packer, number, result)
             if result.sample_id == "s3":
                 try:
                     ended.touch(exist_ok=False)
                 except FileExistsError:
-                    return packed
+                    return
                 os._exit(3)
-            return packed
 
         if inputs["question"] == "question 3":
-            host.pack_result = pack_and_end
+            ResultPacker.add = add_and_end
         return True
 
     bench.scorers = [ends_later]
@@ -469,7 +476,7 @@ async def a_line_that_is_lost_with_its_process_is_made_again_without_a_call(benc
     assert ended.exists()
     assert bench.verdicts == {Verdict.PASSED: 8} and set(bench.samples.values()) == {1}
     assert bench.server.asked["question 3"] == 1
-    [line] = [done.line for done in bench.done if done.work.sample.id == "s3"]
+    [line] = [line for line in bench.lines if parse_line(line).sample_id == "s3"]
     assert is_sealed(line) and parse_line(line).content == "question 3"
 
 
@@ -510,8 +517,7 @@ def answers(bench: Bench) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for done in bench.done:
         assert done.result is not None and done.work.sample.id not in found
-        # A process of its own makes the line, which alone has the answer.
-        result = parse_line(done.line) if done.line else done.result
+        result = done.result
         found[result.sample_id] = (
             result.verdict,
             result.content,
@@ -526,9 +532,10 @@ async def killed_processes_lose_nothing(bench: Bench, kill: Callable[[], None], 
     """Each sample has one result, the same as without the kill; at most `share` calls are repeated."""
     bench.template = "twice"
 
-    def on_done(done: WorkResult) -> None:
+    def on_done(done: Done) -> None:
+        before = len(bench.done)
         bench.keep(done)
-        if len(bench.done) == 10:
+        if before < 10 <= len(bench.done):
             kill()
 
     await bench.run(bench.works(60), None, on_done)
@@ -547,9 +554,10 @@ async def killed_processes_lose_nothing(bench: Bench, kill: Callable[[], None], 
 async def a_batch_that_loses_all_processes_fails_and_can_be_resumed(
     bench: Bench, kill: Callable[[], None]
 ) -> None:
-    def on_done(done: WorkResult) -> None:
+    def on_done(done: Done) -> None:
+        before = len(bench.done)
         bench.keep(done)
-        if len(bench.done) == 5:
+        if before < 5 <= len(bench.done):
             bench.server.hold()
             kill()
 

@@ -7,16 +7,19 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from itertools import islice, zip_longest
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from evaluator import MissingExtra, UsageError
-from evaluator.batch import SilentProcess, Verdict, make_engine
+from evaluator.batch import SilentProcess, Verdict, WorkResult, make_engine
 from evaluator.batch.engines import LocalEngine, pool
-from evaluator.batch.engines.base import ConcurrentRun, WatchedEngine
+from evaluator.batch.engines.base import ConcurrentRun, WatchedEngine, perform_here
 from evaluator.batch.progress import Tally, line_of
 from tests.batch.engines.engine_checks import (
     CHECKS,
@@ -50,16 +53,18 @@ def test_short_work_fills_the_whole_concurrency(at_once: int) -> None:
     in_flight: list[int] = []
     done: list[int] = []
 
-    async def next_work() -> Any:
-        return next(works, None)
+    async def next_work(most: int) -> Any:
+        return list(islice(works, most))
 
     async def perform(work: Any) -> Any:
         for _ in range(4):  # turns of the event loop, as an answer that arrives at once takes
             in_flight.append(run.in_flight)
             await asyncio.sleep(0)
-        return work
+        return WorkResult(work, None)
 
-    asyncio.run(run.run(perform, next_work, done.append))  # type: ignore[arg-type]
+    asyncio.run(
+        perform_here(run, perform, next_work, lambda ended: done.append(ended.work))  # type: ignore[arg-type,union-attr]
+    )
     assert sorted(done) == list(range(10 * at_once))
     assert max(in_flight) == at_once
     assert sum(in_flight) / len(in_flight) >= at_once / 2
@@ -71,15 +76,17 @@ def test_a_work_that_ends_as_cancelled_frees_its_place() -> None:
     works = iter(range(3))
     done: list[int] = []
 
-    async def next_work() -> Any:
-        return next(works, None)
+    async def next_work(most: int) -> Any:
+        return list(islice(works, most))
 
     async def perform(work: Any) -> Any:
         if work == 1:
             raise asyncio.CancelledError
-        return work
+        return WorkResult(work, None)
 
-    asyncio.run(run.run(perform, next_work, done.append))  # type: ignore[arg-type]
+    asyncio.run(
+        perform_here(run, perform, next_work, lambda ended: done.append(ended.work))  # type: ignore[arg-type,union-attr]
+    )
     assert done == [0, 2]
 
 
@@ -192,3 +199,16 @@ def test_an_engine_is_named_or_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtra, match=r"pip install 'evaluator\[ray\]'"):
         make_engine("ray", 64)
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=6), st.integers(1, 40))
+def test_jobs_go_to_the_processes_with_the_fewest(loads: list[int], further: int) -> None:
+    loads.sort()
+    # What one job after the other to the process with the fewest gives.
+    expected = list(loads)
+    for _ in range(further):
+        expected[expected.index(min(expected))] += 1
+    shares = pool.shares_of(loads, further)
+    assert min(shares) >= 0 and sum(shares) == further
+    given_all = [load + share for load, share in zip_longest(loads, shares, fillvalue=0)]
+    assert sorted(given_all) == sorted(expected)

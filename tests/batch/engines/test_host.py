@@ -25,11 +25,12 @@ from evaluator import (
 from evaluator.background import BackgroundStore, BackgroundTools
 from evaluator.batch import Cell, Identity, Sample, Score, Shot, Variant, Verdict, WorkItem
 from evaluator.batch.engines import LocalEngine
-from evaluator.batch.engines.base import pack_work, unpack_result, unpack_work
 from evaluator.batch.engines.host import Host, make_recipe
+from evaluator.batch.engines.packing import pack_work, unpack_work
 from evaluator.batch.engines.taskfiles import make_probe
 from evaluator.batch.identity import decode_line, is_sealed, parse_line
 from evaluator.batch.scorers import scorer
+from evaluator.batch.summary.rows import ResultRows
 from evaluator.errors import RecordNotWritten
 from tests.batch.engines.engine_checks import Bench, serving
 
@@ -39,6 +40,7 @@ async def a_host(judged_by: Any, folder: Path) -> AsyncIterator[tuple[Host, Benc
     async with serving() as server:
         bench = Bench(LocalEngine(1), server, folder, scorers=[judged_by])
         async with bench.worker() as worker:
+            worker.cluster = "of"
             host = Host()
             opened = await host.open(pickle.dumps(make_recipe(worker)[0]), None, 1)
             assert not isinstance(opened, Exception)
@@ -58,7 +60,7 @@ async def result_message(host: Host) -> tuple[Any, ...]:
 
 async def message_of_a_sample(judged_by: Any, folder: Path) -> tuple[Any, ...]:
     async with a_host(judged_by, folder) as (host, bench):
-        await host.post(pickle.dumps([("work", 1, pack_work(bench.work(0)), {})]))
+        await host.post(pickle.dumps([("work", [(1, pack_work(bench.work(0)), {})])]))
         return await result_message(host)
 
 
@@ -107,25 +109,26 @@ def test_a_line_and_what_is_counted_of_it_hold_no_secret(
             work = bench.work(0)
             sample = replace(work.sample, inputs={"question": text}, metadata={"of": text})
             work = replace(work, sample=sample)
-            await host.post(pickle.dumps([("work", 1, pack_work(work), {})]))
-            _, _, line, counted, *_ = await result_message(host)
-            return line, repr(counted), unpack_result(work, counted)
+            await host.post(pickle.dumps([("work", [(1, pack_work(work), {})])]))
+            _, numbers, line, totals, rows = await result_message(host)
+            assert numbers == [1]
+            return line, repr(totals), rows
 
-    line, counted, result = asyncio.run(run())
+    line, totals, [row] = asyncio.run(run())
     assert is_sealed(line) and parse_line(line).content != ""
-    for value in (line.decode(), counted, repr(result)):
+    for value in (line.decode(), totals, repr(row)):
         assert (text not in value) or not is_secret
     assert (text in line.decode()) is not is_secret
-    whole = decode_line(line)
-    assert result == {name: whole[name] for name in result}
-    assert ("sample_id" in counted) is is_secret
+    # What is counted is what a later session reads from the line.
+    assert row == ResultRows("of", None).row_of(decode_line(line))
+    assert (row[-1][0] == text) is not is_secret
 
 
 def test_a_closing_host_cancels_its_samples_and_sends_nothing_about_them(tmp_path: Path) -> None:
     async def run() -> None:
         async with a_host("exact", tmp_path) as (host, bench):
             bench.server.hold()
-            await host.post(pickle.dumps([("work", 1, pack_work(bench.work(0)), {})]))
+            await host.post(pickle.dumps([("work", [(1, pack_work(bench.work(0)), {})])]))
             receiving = asyncio.ensure_future(result_message(host))
             await bench.server.until(lambda: bench.server.open == 1)
             await host.close()
@@ -228,7 +231,7 @@ def test_tasks_in_a_worker_process_may_start_background_tasks_on_the_machine_of_
                     elsewhere = replace(recipe.evaluator, machine="another")
                     recipe = replace(recipe, evaluator=elsewhere)
                 assert not isinstance(await host.open(pickle.dumps(recipe), None, 1), Exception)
-                await host.post(pickle.dumps([("work", 1, pack_work(bench.work(0)), {})]))
+                await host.post(pickle.dumps([("work", [(1, pack_work(bench.work(0)), {})])]))
                 message = await result_message(host)
                 await host.close()
                 return message
@@ -270,3 +273,21 @@ def test_packed_work_is_the_same_work(changes: dict[str, Any]) -> None:
     assert replace(unpacked, identity=work.identity) == work
     for name in ("key", "value", "parts"):
         assert getattr(unpacked.identity, name) == getattr(work.identity, name)
+
+
+def test_work_for_a_sample_as_data_is_the_work_for_the_sample() -> None:
+    cell = Cell("ask", "v", "t", "h", is_simulated=True)
+    variant = Variant("v", "m")
+    sample = Sample("a", {"q": "How?"}, ["x"], {"level": 1}, 3, shots=(Shot({"q": "Why?"}, "so"),))
+    whole, packed = (
+        WorkItem.of(given, 2, cell=cell, variant=variant, scoring_part="by")
+        for given in (sample, sample.to_values())
+    )
+    sent = unpack_work(pickle.loads(pickle.dumps(pack_work(packed))))
+    for work in (packed, sent):
+        assert work.sample == sample and work.judged_by() == whole.judged_by()
+        for name in ("key", "value", "parts"):
+            assert getattr(work.identity, name) == getattr(whole.identity, name)
+    again = replace(packed, resumes=7)
+    assert (again.sample, again.resumes, again.identity) == (sample, 7, packed.identity)
+    assert not hasattr(packed, "result_of_nothing")

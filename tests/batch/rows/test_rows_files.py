@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from evaluator import MissingExtra, UsageError
 from evaluator.batch import Sample, Selection, Shot
-from evaluator.batch.rows import RowError, RowMapping, open_rows, row_source
+from evaluator.batch.rows import RowError, RowMapping, checked_samples, open_rows
 from evaluator.batch.rows.row_source import RowSource
 
 ROWS = [
@@ -475,9 +475,9 @@ def test_a_parquet_row_without_a_json_form_is_reported_with_its_place(tmp_path: 
 def test_rows_that_were_checked_are_not_read_again_unless_they_are_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_small: bool
 ) -> None:
-    monkeypatch.setattr(row_source, "SLICE", 2)
+    monkeypatch.setattr(checked_samples, "SLICE", 2)
     if not is_small:
-        monkeypatch.setattr(row_source, "MAX_CHECKED_BYTES", 1)
+        monkeypatch.setattr(checked_samples, "MAX_CHECKED_BYTES", 1)
     path = tmp_path / "rows.jsonl"
     lines = [f'{{"id": "r{n}", "q": "\\ud800", "n": [{10**30 + n}, null]}}\n' for n in range(5)]
     path.write_text("".join(lines))
@@ -494,3 +494,11 @@ def test_rows_that_were_checked_are_not_read_again_unless_they_are_many(
 
 async def _all_samples(rows: RowSource) -> list[Sample]:
     return [sample async for sample in rows]
+
+
+def test_samples_as_data_are_read_as_samples() -> None:
+    samples = [Sample(f"s{n}", {"q": [n]}, n, shots=(Shot({}, "a"),) * n) for n in range(3)]
+    packed = checked_samples.PackedSamples([sample.to_values() for sample in samples])
+    assert [*packed] == samples and len(packed) == 3
+    assert packed[1] == samples[1] and [*packed[1:]] == samples[1:]
+    assert samples[2] in packed

@@ -1,0 +1,78 @@
+"""Writes the results of a session, many in one write, and counts what is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evaluator.batch.engines.base import Done
+from evaluator.batch.engines.packing import ResultLines
+from evaluator.batch.folder import BatchFolder
+from evaluator.batch.identity import encode_results
+from evaluator.batch.progress import Tally
+from evaluator.batch.records import SampleResult
+from evaluator.batch.summary import Columns
+from evaluator.errors import UsageError
+from evaluator.record.steps import Scrub
+
+
+class ResultWriter:
+    """Collects results until `write`. Those of other processes are lines already.
+
+    `tally` counts what is written. `columns` has earlier results and gets each one that is written;
+    None after an error, which the summary raises again. Lines are written without the secrets that
+    `scrub` knows.
+    """
+
+    def __init__(
+        self, folder: BatchFolder, tally: Tally, columns: Columns | None, scrub: Scrub | None
+    ) -> None:
+        self.tally = tally
+        self.columns = columns
+        self._folder = folder
+        self._scrub = scrub
+        self._made: list[SampleResult] = []
+        self._lines: list[ResultLines] = []
+
+    def __len__(self) -> int:
+        return len(self._made) + len(self._lines)
+
+    def add(self, done: Done) -> None:
+        """Adds what has ended, if it has results."""
+        if isinstance(done, ResultLines):
+            self._lines.append(done)
+        elif done.result is not None:
+            self._made.append(done.result)
+
+    def write(self) -> None:
+        """Writes what was added since. Raises: RecordError, if it cannot be written."""
+        if not self:
+            return
+        parts = self._lines
+        results = encode_results(self._made, self._scrub)
+        self._made = []
+        self._lines = []
+        lines = [part.lines for part in parts]
+        lines += [line for line, _ in results]
+        self._folder.append_lines(b"".join(lines))
+        for part in parts:
+            self.tally.merge(part.totals)
+        for _, result in results:
+            self.tally.add(result)
+        columns = self.columns
+        if columns is None:
+            return
+        try:
+            for part in parts:
+                for row in part.rows:
+                    columns.put(row)
+            for _, result in results:
+                columns.add(result)
+        except UsageError:
+            self.columns = None
+
+
+def results_of(done: Done) -> Sequence[SampleResult]:
+    """The results of what has ended."""
+    if isinstance(done, ResultLines):
+        return done.results()
+    return [] if done.result is None else [done.result]

@@ -1,0 +1,245 @@
+"""What a summary needs of a result, as plain values: made where the result is made, which may be in
+another process, and added to the columns of the batch's process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from operator import index
+from typing import Any, TypeAlias, cast
+
+from evaluator.batch.fields import reader_of
+from evaluator.batch.records import Sample, Score, Verdict
+
+VERDICTS = tuple(Verdict)
+_CODES = {verdict: code for code, verdict in enumerate(VERDICTS)}
+ABSENT, VALUED, UNSCORED, FAULTY = range(4)
+NONE = -1
+MAX_LABEL_CHARS = 60
+_MAX_EXAMPLE_CHARS = 500
+_NOT_A_LABEL = ()
+DOLLARS = ("cost_usd", "scoring_cost_usd", "cache_saved_usd")
+TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
+_FIRST_TOKENS = len(DOLLARS)
+_PLACES = {name: place for place, name in enumerate((*DOLLARS, *TOKENS))}
+_SCORING_PLACES = {"cost_usd": 1, "cache_saved_usd": 2}
+"""Where the amounts of a result, and those of its scores, are added."""
+_MAX_JUDGES = 30
+_MOST = 2**31 - 1
+_ERROR = Verdict.ERROR.value
+
+Ballot: TypeAlias = tuple[tuple[str, bool | None], ...]
+"""Each judge with its vote; None where it did not vote."""
+ScoreRow: TypeAlias = tuple[int, float, int, Any, Mapping[str, Any] | None]
+"""The state, the value, 1 or 0 for passed or failed, the answer as `label_of` returns it, and the
+metadata of a score.
+"""
+Fields: TypeAlias = tuple[Any, Any, tuple[str, ...]]
+"""The values of the cluster and of the field to group by, and the names of the metadata fields
+where one of them is missing.
+"""
+ResultRow: TypeAlias = tuple[
+    str,
+    str,
+    tuple[str, str],
+    int,
+    tuple[int | None, str],
+    int,
+    tuple[str, str] | None,
+    Any,
+    tuple[float, ...],
+    Mapping[str, ScoreRow],
+    Fields | None,
+]
+"""The key and the id of the sample; the cell and the epoch; what identifies its run; the code of
+the verdict; the kind and the message of the error; the target as `label_of` returns it; cached and
+interrupted calls, seconds, and what `used_by` returns; the scores by name; the fields.
+"""
+
+
+class ResultRows:
+    """Makes the rows of results. `cluster` and `group_by` are metadata fields, or expressions.
+
+    Raises: UsageError, for an invalid expression.
+    """
+
+    def __init__(self, cluster: str | None, group_by: str | None) -> None:
+        self._cluster = _reader(cluster, "cluster")
+        self._group_by = _reader(group_by, "group_by")
+        self._has_fields = cluster is not None or group_by is not None
+
+    def row_of(self, result: Mapping[str, Any]) -> ResultRow:
+        """The row of a result as JSON (see `SampleResult.to_dict`).
+
+        Raises: KeyError, TypeError or ValueError, for something else than a result.
+        """
+        key = result["key"]
+        sample_id = result["sample_id"]
+        # The hashes of numbers, unlike those of texts, do not spread over the table of an Interner.
+        if not isinstance(key, str) or not isinstance(sample_id, str):
+            raise TypeError("the key and the sample_id are text")
+        fault = None
+        scores: dict[str, ScoreRow] = {}
+        for name, score in result["scores"].items():
+            found = _fault_in(score.get("error"), score["value"])
+            scores[name] = _score_row(score, is_faulty=found is not None)
+            if found is not None and fault is None:
+                fault = name, found
+        return (
+            key,
+            sample_id,
+            (result["template"], result["variant"]),
+            result["epoch"],
+            run_of(result),
+            _CODES[result["verdict"]],
+            _error_of(result, fault),
+            label_of(result["target"]),
+            (
+                calls_of(result["cached_calls"]),
+                calls_of(result["interrupted_calls"]),
+                float(result["duration_s"]),
+                *used_by(result),
+            ),
+            scores,
+            self._fields_of(result) if self._has_fields else None,
+        )
+
+    def _fields_of(self, result: Mapping[str, Any]) -> Fields:
+        sample = Sample(
+            result["sample_id"],
+            result["inputs"],
+            target=result["target"],
+            metadata=result["metadata"],
+        )
+        cluster = None if self._cluster is None else self._cluster(sample)
+        part = None if self._group_by is None else self._group_by(sample)
+        is_missing = (self._cluster is not None and cluster is None) or (
+            self._group_by is not None and part is None
+        )
+        return cluster, part, tuple(sample.metadata) if is_missing else ()
+
+
+def _reader(field: str | None, what: str) -> Callable[[Sample], Any] | None:
+    return None if field is None else reader_of(field, what)
+
+
+def _score_row(score: Mapping[str, Any], *, is_faulty: bool) -> ScoreRow:
+    value = score["value"]
+    state = UNSCORED
+    passed = NONE
+    if is_faulty:
+        state = FAULTY
+        value = None
+    else:
+        if score["passed"] is not None:
+            passed = int(score["passed"])
+            if passed not in (0, 1):
+                raise OverflowError(f"passed is {passed}")
+        if value is not None:
+            state = VALUED
+    answer = label_of(score.get("answer"))
+    return state, math.nan if value is None else value, passed, answer, score.get("metadata")
+
+
+def label_of(value: Any) -> Any:
+    """A short label; None where there is none. All other values are alike: none of them is one."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, str) and len(label := value.strip()) <= MAX_LABEL_CHARS:
+        return label
+    return _NOT_A_LABEL
+
+
+def ballot_of(votes: Any) -> Ballot | None:
+    """The votes in a score's metadata, as `majority` writes them; None without votes."""
+    if (
+        not isinstance(votes, Mapping)
+        or not 2 <= len(cast("Mapping[Any, Any]", votes)) <= _MAX_JUDGES
+    ):
+        return None
+    ballot = tuple(
+        (str(judge)[:MAX_LABEL_CHARS], vote)
+        for judge, vote in cast("Mapping[Any, Any]", votes).items()
+    )
+    if all(vote is None or isinstance(vote, bool) for _, vote in ballot):
+        return ballot
+    return None
+
+
+def fault_of(score: Score) -> str | None:
+    """What went wrong in the scorer; None where nothing did. A value that is not a finite number is
+    a fault.
+    """
+    return _fault_in(score.error, score.value)
+
+
+def _fault_in(error: str | None, value: float | None) -> str | None:
+    if error is not None:
+        return error
+    if value is not None and not math.isfinite(value):
+        return f"its value is {value}, which is not a finite number"
+    return None
+
+
+def _error_of(result: Mapping[str, Any], fault: tuple[str, str] | None) -> tuple[str, str] | None:
+    """The kind of the error, and its message as the kind's example; None without an error. `fault`
+    is a scorer that went wrong, and how.
+    """
+    failure = result["failure"]
+    is_error = result["verdict"] == _ERROR
+    if failure is not None:
+        kind = failure["kind"]
+        message = failure["message"]
+        resource = failure.get("resource")
+        if not is_error and resource is not None:
+            kind = f"{resource} limit, not an error"
+    elif fault is not None:
+        kind = f"scorer {fault[0]}"
+        message = fault[1]
+    elif is_error:
+        kind = "unknown"
+        message = ""
+    else:
+        return None
+    return kind, message[:_MAX_EXAMPLE_CHARS]
+
+
+def run_of(result: Mapping[str, Any]) -> tuple[int | None, str]:
+    """Identifies the run of its sample, resumed or not, that a result comes from."""
+    task_id = result["task_id"]
+    return task_id, "" if task_id is not None else result["started"]
+
+
+def used_by(result: Mapping[str, Any]) -> Sequence[float]:
+    """The costs, the savings and the tokens of a result, NONE where unknown, in the order of
+    `Columns.used`.
+    """
+    used: list[float] = [0.0, 0.0, 0.0, 0, 0, 0, 0]
+    for name, value in result["usage"].items():
+        place = _PLACES.get(name)
+        if place is None:
+            continue
+        if value is None:
+            used[place] = NONE
+        elif place >= _FIRST_TOKENS:
+            used[place] = value if value.__class__ is int and 0 <= value <= _MOST else _count(value)
+        else:
+            used[place] = value + 0.0
+    for score in result["scores"].values():
+        for name, value in score["usage"].items() if "usage" in score else ():
+            place = _SCORING_PLACES.get(name)
+            if place is not None and used[place] != NONE:
+                used[place] = NONE if value is None else used[place] + value
+    return used
+
+
+def _count(tokens: int | None) -> int:
+    if tokens is None or tokens < 0:
+        return NONE
+    return index(tokens) if tokens <= _MOST else _MOST
+
+
+def calls_of(number: Any) -> int:
+    """A number of calls that fits into a column."""
+    return min(max(index(number), 0), _MOST)
