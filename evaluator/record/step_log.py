@@ -18,7 +18,7 @@ from functools import lru_cache, partial
 from typing import Any, TypeVarTuple
 
 from evaluator.errors import RecordError, StepChanged
-from evaluator.record.entries import FixedValue
+from evaluator.record.entries import Note
 from evaluator.record.journal import Journal, now
 from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
 from evaluator.record.steps import (
@@ -265,19 +265,17 @@ class StepLog:
         error: str | None = None,
     ) -> None:
         """Adds a step without an effect (resolve, parse, match), which begins and ends at once, to
-        the next flush. `args` and `output` may be FixedValues.
+        the next flush.
         """
+        end = StepEnd("failed" if error else "success", output, 0.0, error, None, None)
+        self.add_note(Note(StepStart(path, kind, name, args, ""), end))
+
+    def add_note(self, note: Note) -> None:
+        """As `note`, for a note that other tasks may have too."""
         if self.journal is None or self.halted is not None:
             return
-        if self.earlier is not None:
-            if isinstance(output, FixedValue):
-                value = output.value
-            else:
-                value = output
-            if self.earlier.has_note(path, value):
-                return
-        end = StepEnd("failed" if error else "success", output, 0.0, error, None, None)
-        self.journal.note(StepStart(path, kind, name, args, ""), end)
+        if self.earlier is None or not self.earlier.has_note(note.start.path, note.end.output):
+            self.journal.add_note(note)
 
     async def close(self, summary: Summary) -> None:
         """`Journal.close`; it waits for the disk in a thread. Raises: RecordError, as it does."""
