@@ -12,7 +12,7 @@ cost little more than one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from typing import Any, TypeVarTuple
@@ -205,7 +205,7 @@ class StepLog:
             return None
         return read_blob(self.journal.root, sha256)
 
-    async def succeed(
+    def succeed(
         self,
         number: int,
         output: Any,
@@ -213,10 +213,10 @@ class StepLog:
         *,
         usage: Mapping[str, Any] | None = None,
         extra: Mapping[str, Any] | None = None,
-    ) -> None:
-        await self._end(number, StepEnd("success", output, duration_s, None, usage, extra))
+    ) -> Coroutine[Any, Any, None]:
+        return self._end(number, StepEnd("success", output, duration_s, None, usage, extra))
 
-    async def fail(
+    def fail(
         self,
         number: int,
         output: Any,
@@ -225,11 +225,11 @@ class StepLog:
         *,
         usage: Mapping[str, Any] | None = None,
         extra: Mapping[str, Any] | None = None,
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Writes that an attempt failed."""
-        await self._end(number, StepEnd("failed", output, duration_s, error, usage, extra))
+        return self._end(number, StepEnd("failed", output, duration_s, error, usage, extra))
 
-    async def refuse(
+    def refuse(
         self,
         number: int,
         output: Any,
@@ -237,12 +237,12 @@ class StepLog:
         reason: str,
         *,
         usage: Mapping[str, Any] | None = None,
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Writes that a tool call was denied, or that a tool or model call was out of time.
 
         `output` is what the model is told, or the part of its answer that arrived.
         """
-        await self._end(number, StepEnd("aborted", output, duration_s, reason, usage))
+        return self._end(number, StepEnd("aborted", output, duration_s, reason, usage))
 
     def abort(self, number: int, output: Any, duration_s: float, error: str) -> None:
         """Writes that a step was cut off. Does not wait for the disk: nothing follows that depends
