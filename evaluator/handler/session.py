@@ -33,7 +33,7 @@ from evaluator.handler.conversation import OnText, Session, SessionLog, SessionP
 from evaluator.handler.tool_runner import RepeatedCalls, Tools, run_tools
 from evaluator.lazy_dataclass import frozen
 from evaluator.limits.budget import UNKNOWN_USAGE, Budget
-from evaluator.limits.call_limiter import UNLIMITED, UNUSED, Permit, PlannedCall
+from evaluator.limits.call_limiter import UNLIMITED, UNUSED, CallLimiter, Permit, PlannedCall
 from evaluator.models.backend import (
     FinishReason,
     Hints,
@@ -45,7 +45,7 @@ from evaluator.models.backend import (
     prepare,
 )
 from evaluator.models.logprobs import TokenLogprob
-from evaluator.models.prompt_cache import CacheWrite
+from evaluator.models.prompt_cache import CacheWrite, PromptCaches
 from evaluator.models.structured import is_refusal, kind_of
 from evaluator.record.steps import TIMEOUT, StepEnd, abort_reason, cut_off_reason
 
@@ -288,11 +288,16 @@ async def _attempts(call: TurnCall, extra: Mapping[str, Any] | None = None) -> M
         with session.budget.paused():
             await loading
     while True:
-        writing = await _wait_for_prefix(session)
+        writing = None
+        if choice.prompt_caches is not None:
+            writing = await _wait_for_prefix(session, choice.prompt_caches)
         result: ModelResponse | ProviderError | None = None
         permit = UNLIMITED
         try:
-            permit = await _acquire(call)
+            if session.budget.refused is not None:
+                raise session.budget.refused
+            if choice.limiter is not None:
+                permit = await _acquire(call, choice.limiter)
             number = await log.steps.begin(
                 call.path,
                 "model",
@@ -336,30 +341,24 @@ async def _attempts(call: TurnCall, extra: Mapping[str, Any] | None = None) -> M
         await _wait(session, waited, result)
 
 
-async def _wait_for_prefix(session: Session) -> CacheWrite | None:
+async def _wait_for_prefix(session: Session, caches: PromptCaches) -> CacheWrite | None:
     """Waits while another call of the batch writes the beginning of this prompt to the provider's
     cache; what is returned is to be left if this call does. The wait does not count as this task's
     time.
     """
     choice = session.plan.choice
-    caches = choice.prompt_caches
-    prefix = None if caches is None else session.prefix()
-    if caches is None or prefix is None:
+    prefix = session.prefix()
+    if prefix is None:
         return None
     with session.budget.paused():
         return await caches.enter(prefix, choice.label, choice.endpoint)
 
 
-async def _acquire(call: TurnCall) -> Permit:
+async def _acquire(call: TurnCall, limiter: CallLimiter) -> Permit:
     """Waits until the next attempt may be made. The wait does not count as this task's time."""
     session = call.session
     plan = session.plan
     budget = session.budget
-    if budget.refused is not None:
-        raise budget.refused
-    limiter = plan.choice.limiter
-    if limiter is None:
-        return UNLIMITED
     planned = PlannedCall(
         plan.choice.label,
         plan.choice.endpoint,

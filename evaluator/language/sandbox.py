@@ -18,7 +18,7 @@ Caches the compiled texts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import lru_cache
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -91,9 +91,9 @@ async def render(text: Text, scope: Scope, *, functions: FunctionCaller | None =
     return await _awaiting(text, _write, scope=scope, functions=functions)
 
 
-async def render_prompt(
+def render_prompt(
     text: Text, scope: Scope, *, functions: FunctionCaller | None = None
-) -> str:
+) -> Coroutine[Any, Any, str]:
     """Does the same as `render`, for a text that a model reads: no value can close a tag that the
     text puts around it.
 
@@ -101,8 +101,8 @@ async def render_prompt(
     """
     names = tags_around(text.value)
     if not names:
-        return await render(text, scope, functions=functions)
-    return await render(text, FencedScope(scope, names), functions=_fenced(functions, names))
+        return render(text, scope, functions=functions)
+    return render(text, FencedScope(scope, names), functions=_fenced(functions, names))
 
 
 def _fenced(functions: FunctionCaller | None, names: tuple[str, ...]) -> FunctionCaller | None:

@@ -12,7 +12,7 @@ import asyncio
 import base64
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -318,13 +318,13 @@ class HttpClient:
         head = f"{method} {target} HTTP/1.1\r\n{fields}Content-Length: "
         return head.encode("utf-8", "surrogateescape")
 
-    async def post(self, body: bytes) -> Connection:
+    def post(self, body: bytes) -> Coroutine[Any, Any, Connection]:
         """Sends one request and waits for the head of the answer; `release` takes the connection
         back. Raises: ProviderError.
         """
-        return await self._send(b"%b%d\r\n\r\n%b" % (self._head, len(body), body))
+        return self._send(b"%b%d\r\n\r\n%b" % (self._head, len(body), body))
 
-    async def request(
+    def request(
         self,
         method: str,
         url: str,
@@ -332,12 +332,12 @@ class HttpClient:
         *,
         pieces: Iterable[bytes] = (),
         length: int = 0,
-    ) -> Connection:
+    ) -> Coroutine[Any, Any, Connection]:
         """As `post`, for any URL of the server and a body of `length` bytes in pieces. It opens a
         connection of its own: one that was kept may be lost while it is used.
         """
         head = self._request_head(method, url, headers)
-        return await self._send(b"%b%d\r\n\r\n" % (head, length), pieces, is_new=True)
+        return self._send(b"%b%d\r\n\r\n" % (head, length), pieces, is_new=True)
 
     async def _send(
         self, request: bytes, pieces: Iterable[bytes] = (), *, is_new: bool = False

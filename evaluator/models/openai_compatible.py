@@ -155,8 +155,26 @@ class OpenAICompatibleBackend:
         """One POST. Raises: ProviderError; an exception of `on_text` passes through."""
         if request.echo:
             return await self._for_completions().echo(request)
-        response = await self._answer(request, on_text)
-        return expect_logprobs(request, response)
+        loop = asyncio.get_running_loop()
+        client = self._clients.get(loop) or self._open(loop)
+        body = self._body(request, stream=on_text is not None)
+        if on_text is None:
+            assembly = None
+        else:
+            assembly = Assembly(on_text, self._secrets)
+        async with TimeLimit(request.timeout_s, self._idle_timeout_s, answer=assembly) as limit:
+            response = await client.post(body)
+            try:
+                if not 200 <= response.status < 300:
+                    raise await self._status_error(response)
+                if assembly is None:
+                    answer = self._completion(response, await self._read(response))
+                else:
+                    reset_idle = limit.reset_idle
+                    answer = await self._stream(response, assembly, reset_idle=reset_idle)
+            finally:
+                client.release(response)
+        return expect_logprobs(request, answer)
 
     async def echo(self, request: ModelRequest) -> ModelResponse:
         """The prompt of `request` with its log probabilities, in one POST of a completion."""
@@ -178,27 +196,6 @@ class OpenAICompatibleBackend:
             self._completions = copy(self)
             self._completions._url = self._url.removesuffix("/chat/completions") + "/completions"
         return self._completions
-
-    async def _answer(
-        self, request: ModelRequest, on_text: Callable[[str], None] | None
-    ) -> ModelResponse:
-        loop = asyncio.get_running_loop()
-        client = self._clients.get(loop) or self._open(loop)
-        body = self._body(request, stream=on_text is not None)
-        if on_text is None:
-            assembly = None
-        else:
-            assembly = Assembly(on_text, self._secrets)
-        async with TimeLimit(request.timeout_s, self._idle_timeout_s, answer=assembly) as limit:
-            response = await client.post(body)
-            try:
-                if not 200 <= response.status < 300:
-                    raise await self._status_error(response)
-                if assembly is None:
-                    return self._completion(response, await self._read(response))
-                return await self._stream(response, assembly, reset_idle=limit.reset_idle)
-            finally:
-                client.release(response)
 
     def abandon(self) -> list[threading.Event]:
         """Closes every connection at once, for when nobody awaits `aclose`.

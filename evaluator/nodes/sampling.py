@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any, cast
 
 from evaluator.patterns import Pattern
@@ -15,6 +16,7 @@ SAMPLING = ("temperature", "top_p", "top_k", "seed", "stop", "logprobs", "echo",
 `<handler>`.
 """
 
+_values = attrgetter(*SAMPLING)
 MAX_EXTRA_CHARACTERS = 20_000
 _NAME = Pattern(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -38,8 +40,7 @@ def settings_given(owner: Any) -> dict[str, Any]:
     out.
     """
     found: dict[str, Any] = {}
-    for name in SAMPLING:
-        value = getattr(owner, name)
+    for name, value in zip(SAMPLING, _values(owner), strict=True):
         if value is not None and value != () and value != {}:
             if isinstance(value, tuple):  # pyright: ignore[reportUnknownArgumentType]
                 found[name] = list(value)

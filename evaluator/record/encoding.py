@@ -29,7 +29,7 @@ from zlib import crc32
 
 from evaluator.errors import UsageError
 from evaluator.patterns import Match, Pattern
-from evaluator.record.entries import Entry, FixedValue
+from evaluator.record.entries import Entry, Note
 from evaluator.record.steps import (
     FinalStatus,
     Header,
@@ -177,11 +177,6 @@ def _value_field(label: str, value: Any) -> str:
 
     Raises: UsageError, if it is neither JSON nor text.
     """
-    if type(value) is FixedValue:
-        field = value.fields.get(label)
-        if field is None:
-            field = value.fields[label] = _value_field(label, value.value)
-        return field
     lifted: list[tuple[str, str]] = []
     try:
         if type(value) is str:
@@ -309,7 +304,7 @@ def encode(entry: Entry, chain: Chain) -> Encoded:
         case "end":
             return encode_end(entry.number, first, chain, restate=entry.name)
         case "note":
-            return encode_note(entry.number, first, entry.parts[1], chain)
+            return encode_note(entry.number, entry.note or Note(*entry.parts), chain)
         case "resume":
             return encode_resumption(first, chain)
         case "summary":
@@ -439,23 +434,27 @@ def encode_end(number: int, end: StepEnd, chain: Chain, *, restate: str | None =
     )
 
 
-def encode_note(number: int, start: StepStart, end: StepEnd, chain: Chain) -> Encoded:
+def encode_note(number: int, note: Note, chain: Chain) -> Encoded:
     """One record for a step that begins and ends at once, because it has no effect.
 
     Raises: UsageError, if a value in it is not JSON.
     """
-    values = ""
-    if start.args is not None:
-        values = _value_field("Args", start.args)
-    values += _end_body(end)
+    start = note.start
+    if note.markdown is None:
+        values = ""
+        if start.args is not None:
+            values = _value_field("Args", start.args)
+        values += _end_body(note.end)
+        note.markdown = (_begin_fields(start) + values, f"{start.name}\n{values}")
+    body, text = note.markdown
     return _record(
         RULE,
         f"## Step {number}: {_repeated(start.name)} ",
         kind="note",
         number=number,
-        body=_begin_fields(start) + values,
+        body=body,
         chain=chain,
-        text=f"{start.name}\n{values}",
+        text=text,
     )
 
 

@@ -7,14 +7,14 @@ is made when somebody reads the task: a batch writes many tasks and reads few.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import lru_cache, partial
+from math import isfinite
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, cast
 
 from evaluator.errors import UsageError
-from evaluator.patterns import Match, Pattern
 from evaluator.record.steps import (
     Header,
     Resumption,
@@ -29,17 +29,34 @@ from evaluator.store.owners import Owner
 EntryKind = Literal["header", "begin", "end", "note", "resume", "summary"]
 
 
+class Note:
+    """A step without an effect, which begins and ends at once. The note of many tasks is encoded
+    once: it keeps its JSON after the number, the texts in it, and its Markdown.
+    """
+
+    __slots__ = ("end", "json", "markdown", "start", "texts")
+
+    def __init__(self, start: StepStart, end: StepEnd) -> None:
+        self.start = start
+        self.end = end
+        self.json = b""
+        self.texts: list[str] = []
+        self.markdown: tuple[str, str] | None = None
+
+
 class Entry(NamedTuple):
     """One record. `parts` are what `_PARTS` names for its kind.
 
     `number` is that of the step; of a summary, that of the step that has the result's content, or
-    0. `name` restates the step of an end that other records separate from its beginning.
+    0. `name` restates the step of an end that other records separate from its beginning. `note` is
+    what the parts of a note are from.
     """
 
     kind: EntryKind
     number: int
     parts: tuple[Any, ...]
     name: str | None = None
+    note: Note | None = None
 
 
 _PARTS: dict[EntryKind, tuple[type, ...]] = {
@@ -58,17 +75,17 @@ _VALUES = cast(
 )
 
 
-class FixedValue:
-    """A JSON value that many records have, which is encoded once. `fields` has its Markdown by the
-    label of the field, `json` an `orjson.Fragment`.
-    """
-
-    __slots__ = ("fields", "json", "value")
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-        self.fields: dict[str, str] = {}
-        self.json: object = None
+# The fields that hold texts of others: of templates, users, models and tools.
+_FIELDS_OF_OTHERS: dict[type, tuple[str, ...]] = {
+    Header: ("request", "inputs", "extra"),
+    StepStart: ("name", "args"),
+    StepEnd: ("output", "error", "usage", "extra"),
+    Summary: ("result", "reason", "usage", "models"),
+    Resumption: ("allowed",),
+}
+_values_of_others = {
+    part: attrgetter(*names) for part, names in _FIELDS_OF_OTHERS.items() if len(names) > 1
+}
 
 
 @lru_cache(maxsize=1)
@@ -77,73 +94,75 @@ def _dumps() -> Callable[[Any], bytes]:
     from orjson import OPT_PASSTHROUGH_DATACLASS, OPT_PASSTHROUGH_DATETIME, dumps
 
     options = OPT_PASSTHROUGH_DATACLASS | OPT_PASSTHROUGH_DATETIME
-    return partial(dumps, default=_to_fragment, option=options)
+    return partial(dumps, default=_to_plain, option=options)
 
 
-def to_json(entry: Entry) -> bytes:
-    """An entry of a segment, which `read_entry` reads.
+def to_json(entry: Entry, texts: list[str]) -> bytes:
+    """An entry of a segment, which `read_entry` reads. The texts in it that `scrubbed` searches are
+    added to `texts`.
 
     Raises: UsageError, if a value in it is not JSON.
     """
-    values = [_VALUES[type(part)](part) for part in entry.parts]
-    row = (entry.kind, entry.number, entry.name, *values)
+    note = entry.note
+    if note is None:
+        if entry.name is not None:
+            texts.append(entry.name)
+        return _encoded([entry.kind, entry.number, entry.name], entry.parts, texts)
+    if not note.json:
+        data = _encoded([], entry.parts, note.texts)
+        note.json = data[1:]
+    texts += note.texts
+    return b'["note",%d,null,%b' % (entry.number, note.json)
+
+
+def _encoded(row: list[Any], parts: tuple[Any, ...], texts: list[str]) -> bytes:
+    """`row`, followed by the values of `parts`, whose texts are added to `texts`."""
+    row += [_VALUES[type(part)](part) for part in parts]
     try:
-        data = _dumps()(row)
-    except TypeError:
-        data = None
-    # orjson writes NaN as null, and refuses integers past 64 bits and lone surrogates.
-    if data is not None:
-        nulls = data.count(b"null")
-        is_exact = nulls == sum([value.count(None) for value in values], entry.name is None)
-        if is_exact or nulls == _count_none(row):
-            return data
-    try:
-        return json.dumps(row, default=_to_plain, separators=(",", ":")).encode()
+        try:
+            data = _dumps()(row)
+        except TypeError:
+            # orjson refuses integers past 64 bits and lone surrogates.
+            data = json.dumps(row, default=_to_plain, separators=(",", ":")).encode()
+        # orjson writes NaN as null.
+        if not _collect_texts(parts, texts):
+            data = json.dumps(row, default=_to_plain, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"a record of a step is not a JSON value: {error}") from error
+    return data
 
 
-_ESCAPE = Pattern(r'\\([\\"ntr])')
-_ESCAPED = {"\\": "\\", '"': '"', "n": "\n", "t": "\t", "r": "\r"}
-
-
-def texts_of(entries: bytes) -> str:
-    """What `to_json` wrote, with its texts as they are. Secrets may be escaped or broken into lines
-    themselves; a search then finds in the texts what it finds in the values.
+def _collect_texts(parts: tuple[Any, ...], texts: list[str]) -> bool:
+    """Adds the texts and the keys in `parts` of a record to `texts`. Returns: False, if a number in
+    them is NaN or infinite.
     """
-    return _ESCAPE.sub(_character, entries.decode())
-
-
-def _character(escape: Match) -> str:
-    return _ESCAPED[escape[1]]
-
-
-def _count_none(values: Any) -> int:
-    """How often None is in values of JSON. A mapping that is not a dict counts for nothing."""
-    count = 0
+    is_finite = True
+    values: list[Any] = []
+    for part in parts:
+        values += _values_of_others[type(part)](part)
+    # The values inside a value are added to the list while it is read.
     for value in values:
-        if value is None:
-            count += 1
-        elif type(value) is dict:
-            count += _count_none(value.values())  # pyright: ignore[reportUnknownArgumentType]
-        elif type(value) is list or type(value) is tuple:
-            count += _count_none(value)
-    return count
-
-
-def _to_fragment(value: object) -> object:
-    if type(value) is not FixedValue:
-        return _to_plain(value)
-    if value.json is None:
-        from orjson import Fragment
-
-        value.json = Fragment(json.dumps(value.value))
-    return value.json
+        kind = type(value)
+        if kind is str:
+            texts.append(value)
+        elif value is None or kind is int or kind is bool:
+            continue
+        elif kind is dict:
+            texts += value
+            values += value.values()
+        elif kind is float:
+            is_finite = is_finite and isfinite(value)
+        elif isinstance(value, list | tuple):
+            values += value
+        elif isinstance(value, Mapping):
+            texts += value
+            values += value.values()
+        elif isinstance(value, str):
+            texts.append(value)
+    return is_finite
 
 
 def _to_plain(value: object) -> object:
-    if type(value) is FixedValue:
-        return value.value
     if type(value) is Owner:
         return _VALUES[Owner](value)
     return plain_json(value)
@@ -168,48 +187,18 @@ def scrubbed(entry: Entry, scrub: Scrub) -> Entry:
     if name is not None:
         name = scrub.redact(name)
     parts = tuple(_scrubbed(part, scrub) for part in entry.parts)
-    return entry._replace(parts=parts, name=name)
+    return Entry(entry.kind, entry.number, parts, name)
 
 
 def _scrubbed(part: Any, scrub: Scrub) -> Any:
-    def redacted(value: Any) -> Any:
-        if type(value) is FixedValue:
-            value = value.value
-        return scrub.redact_value(value)
-
-    match part:
-        case Header():
-            extra = part.extra
-            if part.parent is None:
-                extra = {**extra, **_removed_secrets(part, scrub)}
-            return replace(
-                part,
-                request=scrub.redact(part.request),
-                inputs=redacted(part.inputs),
-                extra=redacted(extra),
-            )
-        case StepStart():
-            return replace(part, name=scrub.redact(part.name), args=redacted(part.args))
-        case StepEnd():
-            return replace(
-                part,
-                output=redacted(part.output),
-                error=redacted(part.error),
-                usage=redacted(part.usage),
-                extra=redacted(part.extra),
-            )
-        case Summary():
-            return replace(
-                part,
-                result=redacted(part.result),
-                reason=redacted(part.reason),
-                usage=redacted(part.usage),
-                models=tuple(redacted(part.models)),
-            )
-        case Resumption():
-            return replace(part, allowed=redacted(part.allowed))
-        case _:
-            raise TypeError(f"a record has no part {type(part).__name__}")
+    names = _FIELDS_OF_OTHERS[type(part)]
+    changes: dict[str, Any] = {name: scrub.redact_value(getattr(part, name)) for name in names}
+    if isinstance(part, Header) and part.parent is None:
+        removed = _removed_secrets(part, scrub)
+        changes["extra"] = scrub.redact_value({**part.extra, **removed})
+    if isinstance(part, Summary):
+        changes["models"] = tuple(changes["models"])
+    return replace(part, **changes)
 
 
 def _removed_secrets(header: Header, scrub: Scrub) -> dict[str, Any]:

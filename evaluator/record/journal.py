@@ -33,7 +33,7 @@ from evaluator.errors import RecordError, RecordNotWritten, UsageError, advice_o
 from evaluator.files.atomic import NEW_FILE, unlock
 from evaluator.files.trust import signing_key
 from evaluator.record.encoding import STATUS_HINTS, Chain, Encoded, encode, encode_header
-from evaluator.record.entries import Entry, scrubbed
+from evaluator.record.entries import Entry, Note, scrubbed
 from evaluator.record.grammar import JournalState, content_text
 from evaluator.record.steps import (
     FinalStatus,
@@ -266,9 +266,13 @@ class Journal:
 
         Raises: UsageError, if a value is not JSON. RecordError, as `begin`.
         """
+        self.add_note(Note(start, end))
+
+    def add_note(self, note: Note) -> None:
+        """As `note`, for a note that other tasks may have too."""
         if self._failure is not None:
             raise self._refusal(self._failure)
-        self._add(Entry("note", self.steps + 1, (start, end)))
+        self._add(Entry("note", self.steps + 1, (note.start, note.end), None, note))
         self.steps += 1
         self._last = None
 

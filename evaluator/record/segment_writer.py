@@ -24,7 +24,7 @@ from evaluator import disk
 from evaluator.errors import RecordError
 from evaluator.files.atomic import NEW_FILE, lock, unlock
 from evaluator.record.encoding import milliseconds
-from evaluator.record.entries import Entry, scrubbed, texts_of, to_json
+from evaluator.record.entries import Entry, scrubbed, to_json
 from evaluator.record.journal import Journal, OpenFolders, Sync
 from evaluator.record.segments import (
     ENDED,
@@ -41,6 +41,8 @@ from evaluator.store.owners import current_owner, owner_text
 # Bounds the index in memory, and what is read again after a kill.
 MAX_TASKS = 10_000
 MAX_BYTES = 64_000_000
+# As between texts in JSON, so that no two of them look like one that is broken into lines.
+_BETWEEN_TEXTS = '","'
 
 
 class Segment:
@@ -226,7 +228,7 @@ class Segment:
 class SegmentJournal(Journal):
     """The journal of one task in a segment."""
 
-    __slots__ = ("_key", "_packed", "_segment", "_signature", "_status")
+    __slots__ = ("_key", "_packed", "_segment", "_signature", "_status", "_texts_packed")
 
     def __init__(
         self,
@@ -245,8 +247,9 @@ class SegmentJournal(Journal):
         self._key: bytes | None = None
         # That of the task's last frame.
         self._signature = b""
-        # What the next flush writes.
+        # What the next flush writes, and the texts in it that may hold a secret.
         self._packed: list[tuple[Entry, bytes]] = []
+        self._texts_packed: list[str] = []
 
     def start(self, header: Header, key: bytes | None) -> None:
         self._key = key
@@ -274,11 +277,12 @@ class SegmentJournal(Journal):
             return
         body = b",".join([data for _, data in self._packed])
         scrub = self._scrub
-        if scrub is not None and scrub.suspects(texts_of(body)):
-            body = b",".join([to_json(scrubbed(entry, scrub)) for entry, _ in self._packed])
+        if scrub is not None and scrub.suspects(_BETWEEN_TEXTS.join(map(str, self._texts_packed))):
+            body = b",".join([to_json(scrubbed(entry, scrub), []) for entry, _ in self._packed])
         frame, self._signature = make_frame(body, self._signature, self._key)
         self._write(frame)
         self._packed.clear()
+        self._texts_packed.clear()
 
     def flush_quietly(self) -> None:
         """As `flush`, unless the journal is closed or has failed."""
@@ -314,7 +318,7 @@ class SegmentJournal(Journal):
         for part in entry.parts:
             if (type(part) is StepEnd or type(part) is Summary) and not 0 <= part.duration_s < 1e9:
                 milliseconds(part.duration_s)
-        self._packed.append((entry, to_json(entry)))
+        self._packed.append((entry, to_json(entry, self._texts_packed)))
 
     def _write(self, data: bytes) -> None:
         try:

@@ -12,13 +12,13 @@ cost little more than one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from typing import Any, TypeVarTuple
 
 from evaluator.errors import RecordError, StepChanged
-from evaluator.record.entries import FixedValue
+from evaluator.record.entries import Note
 from evaluator.record.journal import Journal, now
 from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
 from evaluator.record.steps import (
@@ -205,7 +205,7 @@ class StepLog:
             return None
         return read_blob(self.journal.root, sha256)
 
-    async def succeed(
+    def succeed(
         self,
         number: int,
         output: Any,
@@ -213,10 +213,10 @@ class StepLog:
         *,
         usage: Mapping[str, Any] | None = None,
         extra: Mapping[str, Any] | None = None,
-    ) -> None:
-        await self._end(number, StepEnd("success", output, duration_s, None, usage, extra))
+    ) -> Coroutine[Any, Any, None]:
+        return self._end(number, StepEnd("success", output, duration_s, None, usage, extra))
 
-    async def fail(
+    def fail(
         self,
         number: int,
         output: Any,
@@ -225,11 +225,11 @@ class StepLog:
         *,
         usage: Mapping[str, Any] | None = None,
         extra: Mapping[str, Any] | None = None,
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Writes that an attempt failed."""
-        await self._end(number, StepEnd("failed", output, duration_s, error, usage, extra))
+        return self._end(number, StepEnd("failed", output, duration_s, error, usage, extra))
 
-    async def refuse(
+    def refuse(
         self,
         number: int,
         output: Any,
@@ -237,12 +237,12 @@ class StepLog:
         reason: str,
         *,
         usage: Mapping[str, Any] | None = None,
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Writes that a tool call was denied, or that a tool or model call was out of time.
 
         `output` is what the model is told, or the part of its answer that arrived.
         """
-        await self._end(number, StepEnd("aborted", output, duration_s, reason, usage))
+        return self._end(number, StepEnd("aborted", output, duration_s, reason, usage))
 
     def abort(self, number: int, output: Any, duration_s: float, error: str) -> None:
         """Writes that a step was cut off. Does not wait for the disk: nothing follows that depends
@@ -265,19 +265,17 @@ class StepLog:
         error: str | None = None,
     ) -> None:
         """Adds a step without an effect (resolve, parse, match), which begins and ends at once, to
-        the next flush. `args` and `output` may be FixedValues.
+        the next flush.
         """
+        end = StepEnd("failed" if error else "success", output, 0.0, error, None, None)
+        self.add_note(Note(StepStart(path, kind, name, args, ""), end))
+
+    def add_note(self, note: Note) -> None:
+        """As `note`, for a note that other tasks may have too."""
         if self.journal is None or self.halted is not None:
             return
-        if self.earlier is not None:
-            if isinstance(output, FixedValue):
-                value = output.value
-            else:
-                value = output
-            if self.earlier.has_note(path, value):
-                return
-        end = StepEnd("failed" if error else "success", output, 0.0, error, None, None)
-        self.journal.note(StepStart(path, kind, name, args, ""), end)
+        if self.earlier is None or not self.earlier.has_note(note.start.path, note.end.output):
+            self.journal.add_note(note)
 
     async def close(self, summary: Summary) -> None:
         """`Journal.close`; it waits for the disk in a thread. Raises: RecordError, as it does."""

@@ -77,8 +77,12 @@ def test_merged_totals_are_those_of_all_results(sizes: tuple[int, ...]) -> None:
             whole.add(each)
         merged.merge(part.state())
     assert merged.ran == whole.ran == 30
-    for name in ("verdicts", "errors", "usage", "cached_calls", "interrupted_calls"):
+    for name in ("verdicts", "errors", "cached_calls", "interrupted_calls"):
         assert getattr(merged, name) == getattr(whole, name), name
+    seen = merged.snapshot(1)
+    expected = whole.snapshot(1)
+    assert seen.usage == expected.usage and seen.usage.cost_usd is None
+    assert seen.known_usage.to_dict() == pytest.approx(expected.known_usage.to_dict())
     for name in ("_costs", "_durations"):
         assert getattr(merged, name).state() == pytest.approx(getattr(whole, name).state()), name
 

@@ -26,6 +26,7 @@ from evaluator.record.encoding import (
     encode_summary,
     record_signature,
 )
+from evaluator.record.entries import Note
 from evaluator.record.grammar import decode, header_of, scan
 from evaluator.record.redact import Redactor
 from evaluator.record.steps import (
@@ -74,7 +75,7 @@ def write(run: Run, key: bytes | None = None) -> Written:
         step = run.steps[index if index >= 0 else ~index]
         if index < 0:
             assert step.end is not None
-            record, last = encode_note(step.number, step.start, step.end, chain), None
+            record, last = encode_note(step.number, Note(step.start, step.end), chain), None
         elif index not in begun:
             begun.add(index)
             record, last = encode_begin(step.number, step.start, chain), index

@@ -18,7 +18,7 @@ import pytest
 from evaluator import RecordError, TaskBusy, TaskStore, clock, disk
 from evaluator.errors import RecordNotWritten, TaskNotBegun, UsageError
 from evaluator.record import segment_writer
-from evaluator.record.entries import FixedValue
+from evaluator.record.entries import Note
 from evaluator.record.journal import Journal
 from evaluator.record.redact import Redactor
 from evaluator.record.segment_writer import Segment
@@ -82,7 +82,9 @@ def test_the_file_made_from_a_segment_is_that_of_a_run_with_files_byte_for_byte(
         store = TaskStore(tmp_path / str(is_packed), is_packed=is_packed)
         first, second, third = begin(store), begin(store, "é\ud800"), begin(store)
         values = {"n": [None, math.nan, 2**70, -0.0, 1e300], "null": {3: "\ud800\n", "t": (1,)}}
-        third.note(StepStart("a", "parse", "é\n", FixedValue(values)), StepEnd("failed", values, 0))
+        note = Note(StepStart("a", "parse", "é\n", values), StepEnd("failed", values, 0))
+        third.add_note(note)
+        third.add_note(note)
         end(second, "failed")
         end(first)
         third.abandon()

@@ -40,7 +40,8 @@ from evaluator.models.structured import native_schema
 from evaluator.nodes import Atomic, Text, Turn
 from evaluator.output import split_thinking
 from evaluator.output.schema import schema_problem
-from evaluator.record.entries import FixedValue
+from evaluator.record.entries import Note
+from evaluator.record.steps import StepEnd, StepStart
 from evaluator.tools import ToolContext, ToolRegistry
 
 
@@ -147,12 +148,14 @@ async def _choose_model(
     if atomic.is_named_by_variable and task.model is not None:
         named = _checked_model(task.model, await render(task.model, bound.scope))
     choice = await choose(run, named, bound=bound, role=task.model_role)
-    run.steps.note(
-        join(frame.path, "resolve"),
-        "resolve",
-        task.name or "task",
-        _seen(bound),
-        _chosen(choice.label, choice.why, bound.config.name),
+    run.steps.add_note(
+        _resolution(
+            join(frame.path, "resolve"),
+            task.name or "task",
+            inputs=tuple(bound.values),
+            context=tuple(item.source for item in bound.context.items),
+            chosen=(choice.label, choice.why, bound.config.name),
+        )
     )
     run.event(frame.path, task.name or "task")
     if run.steps.earlier is not None:
@@ -373,30 +376,24 @@ def _checked_model(model: Text, resolved: str) -> str:
     return named
 
 
-def _seen(bound: BoundTask) -> FixedValue | dict[str, list[str]] | None:
-    """The names of the inputs and context items of the task, for the record; None if there are
-    none.
+@lru_cache(maxsize=256)
+def _resolution(
+    path: str,
+    name: str,
+    inputs: tuple[str, ...],
+    context: tuple[str, ...],
+    chosen: tuple[str, str, str],
+) -> Note:
+    """The record of what a task sees, the names of its inputs and context items, and of its model,
+    why it was chosen, and the profile.
     """
-    if not bound.context.items:
-        return _seen_inputs(tuple(bound.values))
-    names: dict[str, list[str]] = {}
-    if bound.values:
-        names["inputs"] = sorted(bound.values)
-    names["context"] = [item.source for item in bound.context.items]
-    return names
-
-
-@lru_cache(maxsize=256)
-def _seen_inputs(names: tuple[str, ...]) -> FixedValue | None:
-    if not names:
-        return None
-    return FixedValue({"inputs": sorted(names)})
-
-
-@lru_cache(maxsize=256)
-def _chosen(label: str, why: str, profile: str) -> FixedValue:
-    """The model of a task and why it was chosen, for the record."""
-    return FixedValue({"model": label, "why": why, "profile": profile})
+    seen: dict[str, list[str]] = {}
+    if inputs:
+        seen["inputs"] = sorted(inputs)
+    if context:
+        seen["context"] = list(context)
+    output = dict(zip(("model", "why", "profile"), chosen, strict=True))
+    return Note(StepStart(path, "resolve", name, seen or None), StepEnd("success", output, 0.0))
 
 
 async def choose(
