@@ -278,7 +278,15 @@ UNUSED_BY_A_RUN = (
     *("evaluator.output.validator", "evaluator.output.coerce", "evaluator.handler.parking"),
     *("evaluator.language.parsing", "evaluator.language.filters", "evaluator.tools.computer"),
     *("evaluator.tools.builtin", "evaluator.tools.searching", "evaluator.tools.web"),
-    *("shutil", "tempfile", "bz2", "lzma", "sqlite3"),
+    *("evaluator.output.extract", "evaluator.models.text_tools", "evaluator.models.synthesis"),
+    *("evaluator.models.provider_batches", "evaluator.tools.mcp.content"),
+    *(
+        "evaluator.interpreter.batch",
+        "evaluator.interpreter.generated",
+        "evaluator.interpreter.recovery",
+        "evaluator.interpreter.subtasks",
+    ),
+    *("click.shell_completion", "shutil", "tempfile", "bz2", "lzma", "sqlite3"),
 )
 
 

@@ -12,10 +12,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from importlib import import_module
 from keyword import iskeyword
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
 
 from evaluator.cli.echo import (
     add_verbose_option,
@@ -35,6 +34,9 @@ from evaluator.errors import (
     UsageError,
 )
 from evaluator.errors.messages import did_you_mean
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -142,6 +144,8 @@ class LazyGroup(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
         options = super(click.Group, self).shell_complete(ctx, incomplete)
         found = {
             name: line
@@ -351,6 +355,8 @@ VARIABLE = "_EVALUATOR_COMPLETE"
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the script that completes commands, options and their values in this shell."""
+    from click.shell_completion import get_completion_class
+
     made = get_completion_class(shell)
     assert made is not None
     instance = made(click.get_current_context().find_root().command, {}, "evaluator", VARIABLE)

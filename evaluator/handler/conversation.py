@@ -37,7 +37,6 @@ from evaluator.models.prompt_cache import (
     prefix_of,
 )
 from evaluator.models.structured import kind_of
-from evaluator.models.text_tools import new_mark
 from evaluator.nodes.sampling import SAMPLING, settings_given
 from evaluator.record.step_log import StepLog
 from evaluator.record.steps import FixedPart
@@ -239,6 +238,8 @@ class Session:
         self._hints = hints
         self._call_mark = ""
         if config.tool_calling == "text":
+            from evaluator.models.text_tools import new_mark
+
             self._call_mark = new_mark()
         self._messages: list[Message] = []
         # The size of the tools and of the first `_counted` messages.

@@ -10,6 +10,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 from evaluator.errors import ConfigurationError
@@ -68,14 +69,27 @@ def load_profiles(*folders: str | Path, trust: bool = False) -> Profiles:
                 profiles,
                 path,
                 needs_permission=not folders and not trust and folder is not shipped_folder,
+                is_shipped=folder is shipped_folder,
             )
     return profiles
 
 
-def _add_profile(profiles: Profiles, path: Path, *, needs_permission: bool) -> None:
+@lru_cache(maxsize=32)
+def _read_shipped(path: Path, _mtime_ns: int, _size: int) -> tuple[HandlerConfig, str]:
+    """`read_profile` of a shipped profile, which every Evaluator of a process reads."""
+    return read_profile(path)
+
+
+def _add_profile(
+    profiles: Profiles, path: Path, *, needs_permission: bool, is_shipped: bool
+) -> None:
     """Adds the profile in `path`, unless an earlier one has its name."""
     try:
-        config, text = read_profile(path)
+        if is_shipped:
+            status = path.stat()
+            config, text = _read_shipped(path, status.st_mtime_ns, status.st_size)
+        else:
+            config, text = read_profile(path)
     except ConfigurationError as error:
         if path.stem not in profiles and path.stem not in profiles.untrusted:
             profiles.broken.setdefault(path.stem, str(error))

@@ -23,7 +23,6 @@ from evaluator.errors.messages import type_of
 from evaluator.errors.results import Outcome, TaskError, TaskId
 from evaluator.fields import Count, accept
 from evaluator.handler.conversation import OnMessage
-from evaluator.interpreter.batch import evaluate_rows
 from evaluator.interpreter.evaluator_parts import EvaluatorParts
 from evaluator.interpreter.failures import failure, to_task_error
 from evaluator.interpreter.frame import (
@@ -34,7 +33,6 @@ from evaluator.interpreter.frame import (
     RunOptions,
     Shots,
 )
-from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished, Replay, replay, resume
 from evaluator.interpreter.requests import prepare_request, prepare_words
 from evaluator.interpreter.runs import Binder, record_run
 from evaluator.interpreter.sync import sync_form
@@ -46,6 +44,7 @@ if TYPE_CHECKING:
     from evaluator.interpreter.chat import Chat, ChatReply
     from evaluator.interpreter.compile import CompiledTask
     from evaluator.interpreter.preview import Preview
+    from evaluator.interpreter.recovery import OnUnfinished, Replay
 
 _SHARED_BY_ROWS = ("model", "handler", "model_roles", "ask_model")
 """The options of `Evaluator.evaluate` that are those of `Evaluator.prepare`."""
@@ -316,6 +315,8 @@ class Evaluator(EvaluatorParts):
         StepChanged, StepUnfinished, …).
         Raises: UsageError, for arguments of the wrong Python type.
         """
+        from evaluator.interpreter.recovery import ON_UNFINISHED, resume
+
         if unfinished not in ON_UNFINISHED:
             raise UsageError(f"unfinished is one of {', '.join(ON_UNFINISHED)}, not {unfinished!r}")
         _check_inputs(inputs)
@@ -352,6 +353,8 @@ class Evaluator(EvaluatorParts):
         Raises: RecordError, if there is no such task or it cannot be read; UsageError or
         TemplateError, if its template is missing.
         """
+        from evaluator.interpreter.recovery import replay
+
         _check_flag("template_changes", template_changes)
         if isinstance(task, str):
             task = Path(task)
@@ -469,6 +472,8 @@ class Evaluator(EvaluatorParts):
         Raises: UsageError, at once, for text, a path, a mapping or a frame: `run_batch` takes
         those.
         """
+        from evaluator.interpreter.batch import evaluate_rows
+
         accept(Count, concurrency, "concurrency", UsageError)
         accept(Literal["packed", "each"], task_files, "task_files", UsageError)
         services = self.services

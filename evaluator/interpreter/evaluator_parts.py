@@ -21,7 +21,6 @@ from evaluator.handler.profiles import Profiles, load_profiles, profile_named
 from evaluator.handler.tracing import UNTRACED, LoggedTracer, Tracer
 from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, RunOptions, Services
 from evaluator.interpreter.interpret import evaluate_node
-from evaluator.interpreter.recovery import resume_within
 from evaluator.interpreter.sandboxing import check_sandbox, needed_sandboxes
 from evaluator.interpreter.sync import run_sync
 from evaluator.library import TemplateLibrary
@@ -38,7 +37,9 @@ from evaluator.tools.tool import check_tool
 if TYPE_CHECKING:
     from opentelemetry import trace
 
+    from evaluator.errors.results import Outcome
     from evaluator.interpreter.background import BackgroundService
+    from evaluator.limits.budget import Budget
     from evaluator.limits.call_limiter import CallLimiter, CallParking
     from evaluator.memory import Memory
     from evaluator.models.cache import ResponseCache
@@ -175,6 +176,12 @@ def _open_tracer(tracer: trace.Tracer | Literal[True] | None, redactor: Redactor
     return LoggedTracer(open_tracer(tracer, redactor), redactor)
 
 
+async def _resume_within(services: Services, task_id: int, above: Budget) -> Outcome:
+    from evaluator.interpreter.recovery import resume_within
+
+    return await resume_within(services, task_id, above)
+
+
 class EvaluatorParts:
     """The arguments and services of an Evaluator, copies with other ones, and their end."""
 
@@ -265,7 +272,7 @@ class EvaluatorParts:
             rerank=rerank,
             trust=trust,
             tracer=_open_tracer(tracer, redactor),
-            resume=resume_within,
+            resume=_resume_within,
             sandbox=sandbox,
             background=background,
         )

@@ -31,7 +31,6 @@ from evaluator.interpreter.frame import (
     RunOptions,
     Services,
 )
-from evaluator.interpreter.generated import describe, internal_template
 from evaluator.interpreter.interpret import evaluate_node
 from evaluator.interpreter.runs import Binder
 from evaluator.interpreter.sandboxing import check_sandboxes
@@ -44,7 +43,6 @@ from evaluator.record.steps import Header
 from evaluator.xml.build import build
 from evaluator.xml.schema import validate
 from evaluator.xml.source import read_source
-from evaluator.xml.write import to_xml
 
 if TYPE_CHECKING:
     from evaluator.interpreter.choosing import Candidate
@@ -99,6 +97,7 @@ def read_xml_request(text: str) -> XmlRequest:
     except TemplateError:
         if is_manual:
             raise
+        from evaluator.interpreter.generated import describe
         from evaluator.xml.generated import read_generated_task
 
         generated = read_generated_task(text, _FILE)
@@ -113,6 +112,8 @@ def read_xml_request(text: str) -> XmlRequest:
 
 
 def _read_strictly(text: str, is_manual: bool) -> XmlRequest:
+    from evaluator.interpreter.generated import describe
+
     source = read_source(text, _FILE)
     errors = list(validate(source, "task"))
     built = None
@@ -381,6 +382,8 @@ def _call_body(
 
 
 def _of_node(services: Services, node: Node | Function) -> RunOf:
+    from evaluator.xml.write import to_xml
+
     try:
         extra = {"node": to_xml(node)}
     except UsageError:
@@ -535,6 +538,8 @@ async def _extract_inputs(
     """Values for `missing` by name, from one task at the path `bind`; an error lists the inputs not
     found.
     """
+    from evaluator.interpreter.generated import internal_template
+
     arguments: dict[str, Any] = {
         "request": request,
         "template": node.description.value,

@@ -23,7 +23,6 @@ from evaluator.handler.conversation import OnMessage
 from evaluator.interpreter.background import START_SUBTASK
 from evaluator.interpreter.frame import OnBegin
 from evaluator.interpreter.spawning import Spawner, Start
-from evaluator.interpreter.subtasks import PARAMETERS, read_request, spawn, subtask_tool
 from evaluator.models.backend import ToolSpec
 from evaluator.tools import Tool, ToolContext, tool
 
@@ -91,6 +90,8 @@ class _SessionTools:
         self._id = spawner.session
 
     def tools(self) -> Mapping[str, Tool]:
+        from evaluator.interpreter.subtasks import PARAMETERS, subtask_tool
+
         close = partial(self._service.end_session, self._id)
         general = subtask_tool(self._spawner)
         text = (
@@ -144,6 +145,7 @@ class _SessionTools:
     async def start_subtask(
         self, arguments: dict[str, Any], context: ToolContext
     ) -> dict[str, Any]:
+        from evaluator.interpreter.subtasks import read_request, spawn
         from evaluator.jobs.in_process import EvaluationWork, type_of
 
         request = read_request(arguments)

@@ -27,7 +27,6 @@ from evaluator.library.reading import LoadedFile, Suspect, read_entry
 from evaluator.library.resolve import RefResolver
 from evaluator.nodes import Function, Span, Task, TopLevel
 from evaluator.patterns import Pattern
-from evaluator.xml.write import to_xml
 
 if TYPE_CHECKING:
     from evaluator.library.matching import Ranker
@@ -61,6 +60,8 @@ class Template:
         """The hash of the template as it is evaluated: with its partials and the parts that it
         takes from others, and without comments, positions and the rest of its file.
         """
+        from evaluator.xml.write import to_xml
+
         return sha256(to_xml(self.node).encode("utf-8", "surrogatepass")).hexdigest()
 
 

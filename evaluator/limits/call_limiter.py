@@ -16,12 +16,14 @@ from __future__ import annotations
 import os
 import resource
 from contextlib import suppress
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from evaluator.errors import ProviderError
 from evaluator.errors.results import Usage
 from evaluator.lazy_dataclass import frozen
-from evaluator.models.provider_batches import ProviderBatches
+
+if TYPE_CHECKING:
+    from evaluator.models.provider_batches import ProviderBatches
 
 
 class CallUsage(NamedTuple):

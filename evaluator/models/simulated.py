@@ -30,7 +30,6 @@ from evaluator.models.backend import (
     estimate_tokens,
 )
 from evaluator.models.logprobs import TokenLogprob
-from evaluator.models.synthesis import synthesise
 from evaluator.nodes.sampling import settings_given
 
 ScriptItem: TypeAlias = (
@@ -346,10 +345,14 @@ def _made_up(request: ModelRequest, rng: random.Random) -> str:
     if len(topic) > 80:
         topic = topic[:79] + "…"
     if hints.output_type == "json":
+        from evaluator.models.synthesis import synthesise
+
         return json.dumps(synthesise(hints.schema, rng), ensure_ascii=False)
     if hints.output_type == "xml":
         return f"<result>[simulated] {escape(topic, quote=False)}</result>"
     if hints.schema in ("number", "integer", "boolean"):
+        from evaluator.models.synthesis import synthesise
+
         return json.dumps(synthesise(hints.schema, rng))
     if topic:
         return f"[simulated] an answer to: {topic}"

@@ -334,8 +334,13 @@ def declared_by_name(cls: _Class) -> _Class:
 
 def _declared(cls: _Class, *, kw_only: bool) -> _Class:
     made = frozen(kw_only=kw_only)(cls)
+    inherited: dict[str, Field] = {}
+    for base in reversed(cls.__mro__[1:]):
+        inherited.update((field.name, field) for field in FIELDS.get(base, ()))
+    for name in vars(cls).get("__annotations__", ()):
+        inherited.pop(name, None)
     FIELDS[made] = tuple(
-        _named(field.name, field.metadata["declared"])
+        inherited.get(field.name) or _named(field.name, field.metadata["declared"])
         for field in dataclasses.fields(made)
         if "declared" in field.metadata
     )

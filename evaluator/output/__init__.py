@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from evaluator.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from evaluator.output.extract import split_thinking
     from evaluator.output.parsing import parse_output
     from evaluator.output.result import ErrorKind, OutputError, ParsedOutput
+    from evaluator.output.thinking import split_thinking
 
 __all__ = ["ErrorKind", "OutputError", "ParsedOutput", "parse_output", "split_thinking"]
 
@@ -18,9 +18,9 @@ if not TYPE_CHECKING:
     __getattr__ = lazy_names(
         __name__,
         {
-            ".extract": ("split_thinking",),
             ".parsing": ("parse_output",),
             ".result": ("ErrorKind", "OutputError", "ParsedOutput"),
+            ".thinking": ("split_thinking",),
         },
     )
 

@@ -412,23 +412,6 @@ def unfence(text: str) -> tuple[str, bool]:
     return (text, False)
 
 
-_LEADING = Pattern(
-    r"\s*(?:<(think(?:ing)?)\s{0,8}>(.*?)</\1\s{0,8}>|◁think▷(.*?)◁/think▷"
-    r"|\[THINK\](.*?)\[/THINK\])",
-    "is",
-)
-
-
-def split_thinking(text: str) -> tuple[str, str]:
-    """The reasoning at the beginning of a text ("" if there is none, or it has no end) and the text
-    after it.
-    """
-    match = _LEADING.match(text)
-    if match is None:
-        return "", text
-    return (match[2] or match[3] or match[4] or "").strip(), text[match.end() :].lstrip()
-
-
 # Repairs of a whole text: what stands around JSON, or was done to all of it.
 _QUOTED_LINE = Pattern(r"^[ \t]{0,3}>[ \t]?", "m")
 _UNQUOTED_BLOCK = Pattern(r"^(?![ \t]{0,3}>)[^\n]*?(?:[{\[]|```)", "m")

@@ -26,7 +26,6 @@ from evaluator.errors import (
 )
 from evaluator.errors.messages import did_you_mean, visible
 from evaluator.models.backend import ToolSpec
-from evaluator.models.text_tools import UNREADABLE
 from evaluator.tools.arguments import CALL_FORM, parse_arguments, validate_arguments, why_unreadable
 from evaluator.tools.tool import (
     Tool,
@@ -115,12 +114,14 @@ class ToolRegistry:
         cancelled; every other exception, also one of the tool's own code, becomes an outcome.
         """
         tool = self._tools.get(name)
-        if tool is None and name == UNREADABLE:
-            return failure(
-                "bad_arguments",
-                f"the block is not a call: {why_unreadable(arguments_json)}; {CALL_FORM}",
-            )
         if tool is None:
+            from evaluator.models.text_tools import UNREADABLE
+
+            if name == UNREADABLE:
+                return failure(
+                    "bad_arguments",
+                    f"the block is not a call: {why_unreadable(arguments_json)}; {CALL_FORM}",
+                )
             hint = did_you_mean(name[:100], self._tools, otherwise="")
             known = ", ".join(self._tools) or "none"
             message = f"there is no tool named {name[:100]!r}{hint and f'; {hint}'}"

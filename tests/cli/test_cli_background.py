@@ -17,6 +17,7 @@ from evaluator.background import BackgroundStore, BackgroundTask
 from evaluator.cli import background
 from evaluator.cli.main import cli as cli_group
 from evaluator.store.owners import current_owner
+from tests.optional import needs
 
 
 def state(folder, task_id):
@@ -139,8 +140,8 @@ def test_a_session_answers_from_another_terminal_until_it_is_ended(cli, begin, t
     assert cli("wait", task_id).code == 0 and state(tmp_path, task_id).status == "completed"
 
 
+@needs("mcp", "the extra mcp is not installed")
 def test_a_watch_is_killed_from_another_terminal(cli, begin, tmp_path):
-    pytest.importorskip("mcp", reason="the extra mcp is not installed")
     from tests.jobs.test_background_scripts import is_running
     from tests.jobs.test_background_watches import server_in
 

@@ -8,8 +8,9 @@ import sys
 import pytest
 
 from evaluator import load_profiles
+from tests.optional import needs
 
-pytest.importorskip("mcp", reason="the extra evaluator[mcp] is not installed")
+pytestmark = needs("mcp", "the extra evaluator[mcp] is not installed")
 
 SERVER = """
 from mcp.server.mcpserver import MCPServer

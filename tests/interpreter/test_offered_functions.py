@@ -166,7 +166,7 @@ def test_functions_that_cannot_be_offered_are_an_error_before_the_call(
 def test_a_model_without_tool_calling_writes_the_calls_as_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("evaluator.handler.conversation.new_mark", lambda: "test")
+    monkeypatch.setattr("evaluator.models.text_tools.new_mark", lambda: "test")
     library = TemplateLibrary()
     library.add(ASK)
     text = '<tool_call_test>{"name": "math_root", "arguments": {"n": 4}}</tool_call_test>'

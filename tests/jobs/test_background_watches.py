@@ -14,8 +14,9 @@ from evaluator.background import BackgroundTasks, BackgroundTools, WatchWork
 from evaluator.interpreter.background import BACKGROUND_TOOLS
 from tests.jobs.test_background_scripts import until
 from tests.leftovers import is_running
+from tests.optional import needs
 
-pytest.importorskip("mcp", reason="the extra mcp is not installed")
+pytestmark = needs("mcp", "the extra mcp is not installed")
 
 # Announces what the file `commands` asks for, line by line, as soon as the client has subscribed.
 SERVER = r"""

@@ -276,7 +276,7 @@ def test_a_replay_answers_the_recorded_requests(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With thinking that is sent back, calls as text and an attached image."""
-    monkeypatch.setattr("evaluator.handler.conversation.new_mark", lambda: "test")
+    monkeypatch.setattr("evaluator.models.text_tools.new_mark", lambda: "test")
     (tmp_path / "a.txt").write_text("forty-two")
     (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     library = TemplateLibrary()
@@ -416,7 +416,7 @@ def masked(value: Any, label: str) -> Any:
 def test_the_same_task_leaves_the_same_record_through_both(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evaluator.handler.conversation.new_mark", lambda: "test")
+    monkeypatch.setattr("evaluator.models.text_tools.new_mark", lambda: "test")
     task, replies, stream, config = SAME[case]
     records: list[Any] = []
     asked: list[Any] = []

@@ -235,7 +235,9 @@ class Lab:
 
     def __enter__(self) -> Self:
         self.server = ModelServer().__enter__()
-        self.zygote = Zygote(self.place(BY_NAME["composite"]).job())
+        # Run, and resumed.
+        again = self.server.url(self.server.new_key(BY_NAME["composite"]))
+        self.zygote = Zygote(self.place(BY_NAME["composite"]).job(again=again))
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -16,9 +16,10 @@ from evaluator.tools import CallbackAsker, FileAccess, ToolContext, ToolRegistry
 from evaluator.tools.mcp import connection as mcp_connection
 from evaluator.tools.mcp import transport as mcp_process
 from evaluator.tools.mcp.content import MAX_IMAGES, answer_of_result, listing_of
+from tests.optional import needs
 from tests.tools.test_mcp_stdio import PNG, Client
 
-pytest.importorskip("mcp", reason="the extra mcp is not installed")
+pytestmark = needs("mcp", "the extra mcp is not installed")
 
 SERVER = r"""
 import json, sys

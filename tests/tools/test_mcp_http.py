@@ -17,10 +17,11 @@ from evaluator import ConfigurationError, McpServer, ToolError
 from evaluator.tools import FileAccess, ToolContext, ToolOutcome, ToolRegistry
 from evaluator.tools.mcp import McpHeader
 from evaluator.tools.mcp.connections import McpConnections
+from tests.optional import needs
 from tests.patience import with_enough_time
 from tests.ports import silent_port
 
-pytest.importorskip("mcp", reason="the extra mcp is not installed")
+pytestmark = needs("mcp", "the extra mcp is not installed")
 
 SERVER = r'''
 import os, signal, socket, sys

@@ -15,6 +15,7 @@ from evaluator.handler.profiles import profile_named
 from evaluator.tools.mcp import McpHeader
 from evaluator.tools.mcp.connections import McpConnections
 from evaluator.tools.mcp.servers import offered_name, server_of_tool, split_resource
+from tests.optional import needs
 
 FILES = McpServer(name="files", command="serve", env=("FILES_TOKEN",))
 HOUSE = McpServer(name="house", url="https://house.example/mcp")
@@ -193,8 +194,8 @@ def test_a_missing_sdk_is_reported_before_anything_starts(monkeypatch):
     McpConnections().check([])
 
 
+@needs("mcp", "the extra mcp is not installed")
 def test_a_missing_variable_is_reported_before_anything_starts():
-    pytest.importorskip("mcp", reason="the extra mcp is not installed")
     McpConnections(environ={"FILES_TOKEN": ""}).check([FILES, HOUSE])
     with pytest.raises(
         ConfigurationError, match="'files' needs the environment variable FILES_TOKEN, which is not"

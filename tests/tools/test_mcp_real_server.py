@@ -8,13 +8,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from evaluator import McpServer
 from evaluator.tools import FileAccess, PolicyRule, ToolContext, ToolRegistry
 from evaluator.tools.mcp.connections import McpConnections
+from tests.optional import needs
 
-pytest.importorskip("mcp_server_time", reason="the package mcp-server-time is not installed")
+pytestmark = needs("mcp_server_time", "the package mcp-server-time is not installed")
 
 TIME = McpServer(
     name="time",

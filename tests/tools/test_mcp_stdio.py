@@ -34,9 +34,10 @@ from evaluator.tools import (
 )
 from evaluator.tools.mcp.connections import MAX_RESTARTS, McpConnections
 from evaluator.tools.mcp.content import answer_of_result
+from tests.optional import needs
 from tests.patience import with_enough_time
 
-pytest.importorskip("mcp", reason="the extra mcp is not installed")
+pytestmark = needs("mcp", "the extra mcp is not installed")
 
 SERVER = r"""
 import base64, json, os, subprocess, sys, time

@@ -170,7 +170,7 @@ def test_chat_completions_get_the_images_of_a_turn_after_its_answers(tmp_path: P
 def test_a_model_with_text_tools_receives_the_images_with_the_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evaluator.handler.conversation.new_mark", lambda: "test")
+    monkeypatch.setattr("evaluator.models.text_tools.new_mark", lambda: "test")
     setting = Setting(tmp_path, tool_calling="text", model="mistral-small")
     call = '<tool_call_test>\n{"name": "look", "arguments": {}}\n</tool_call_test>'
     with LoopbackServer() as server:

@@ -15,7 +15,6 @@ from typing import Any
 from evaluator.errors.results import CONDITION_MET, Outcome, TaskError, TaskResult
 from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.calls import functions_in_text
-from evaluator.interpreter.evaluation import evaluation_of
 from evaluator.interpreter.frame import ContextItem, Run, value_of
 from evaluator.interpreter.notes import needs_notes, reads
 from evaluator.interpreter.operators.outcomes import accumulated, completed, failed, within
@@ -138,6 +137,8 @@ async def _iterate(
     evaluated = await outcome_of(task.evaluator, "evaluator")
     if isinstance(evaluated, TaskError) and evaluated.type != "INVALID_OUTPUT":
         return evaluated
+    from evaluator.interpreter.evaluation import evaluation_of
+
     state.evaluation, is_judged = evaluation_of(evaluated)
     if not is_judged:
         message = (

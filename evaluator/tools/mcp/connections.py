@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evaluator.errors import MissingExtra, ToolError
 from evaluator.models.backend import ToolSpec
-from evaluator.tools.mcp.content import answer_of_result, find_tools, text_of_contents
 from evaluator.tools.mcp.servers import McpServer
 from evaluator.tools.tool import Tool, ToolAnswer, ToolContext
 
@@ -55,6 +53,8 @@ class McpConnections:
         that is not set.
         """
         for server in servers:
+            from importlib.util import find_spec
+
             if find_spec("mcp") is None:
                 raise MissingExtra("mcp", "mcp")
             server.secrets(self._environ)
@@ -65,6 +65,8 @@ class McpConnections:
         Raises: ToolError, if the server cannot be used; ConfigurationError, for a tool that it does
         not have or that cannot be offered; MissingExtra.
         """
+        from evaluator.tools.mcp.content import find_tools
+
         connection = await self._connection(server)
         listing = await connection.listing(server.timeout_s)
         for name, reason in listing.skipped.items():
@@ -87,6 +89,8 @@ class McpConnections:
         original = description["tool"]
 
         async def run(arguments: dict[str, Any], context: ToolContext) -> ToolAnswer:
+            from evaluator.tools.mcp.content import answer_of_result
+
             # Slightly less than the remaining time, so that the error names the server.
             timeout_s = min(
                 server.timeout_s, context.remaining_s - min(1.0, context.remaining_s / 20)
@@ -114,6 +118,8 @@ class McpConnections:
         Raises: ToolError, if the server cannot be used or refuses, or if the resource is not text
         or has more than a million characters; MissingExtra.
         """
+        from evaluator.tools.mcp.content import text_of_contents
+
         result = await self._request(
             server, uri, send=lambda client: client.read_resource(uri), timeout_s=server.timeout_s
         )

@@ -8,10 +8,9 @@ import random
 from statistics import mean, variance
 
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import beta
-from truescore import ppi_estimate
 
 from evaluator import UsageError
 from evaluator.batch.statistics import (
@@ -81,6 +80,8 @@ def partly_labelled(seed: int) -> tuple[list[float], list[int], list[float | Non
 
 @pytest.mark.parametrize("seed", range(3))
 def test_it_equals_truescore_also_by_verdict(seed: int) -> None:
+    from truescore import ppi_estimate  # here: it takes a second to import
+
     predictions, places, labels = partly_labelled(seed)
     own = [labels[place] for place in places]
     expected = ppi_estimate(predictions, own, places)
@@ -200,7 +201,7 @@ def test_too_few_labels_have_no_interval() -> None:
 @pytest.mark.parametrize(("passed", "n"), [(0, 20), (20, 20), (5, 10), (1, 50), (37, 41)])
 def test_the_limits_of_jeffreys_equal_scipys(passed: int, n: int) -> None:
     """They are quantiles of a beta distribution, except where none or all passed."""
-    tails = beta(passed + 0.5, n - passed + 0.5)
+    tails = scipy.stats.beta(passed + 0.5, n - passed + 0.5)
     low = tails.ppf(0.025) if passed else 0.0
     high = tails.ppf(0.975) if passed < n else 1.0
     assert jeffreys(passed / n, n) == (pytest.approx(low, abs=1e-9), pytest.approx(high, abs=1e-9))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from scipy import integrate, stats
+import scipy
 
 from evaluator import UsageError
 from evaluator.batch.statistics import (
@@ -27,7 +27,7 @@ def reached(times: list[float], limits: list[float], drift: float) -> float:
     """The probability that |z| is below all limits, by SciPy."""
     covariance = [[math.sqrt(min(a, b) / max(a, b)) for b in times] for a in times]
     return float(
-        stats.multivariate_normal.cdf(
+        scipy.stats.multivariate_normal.cdf(
             limits,
             mean=[drift * math.sqrt(time) for time in times],
             cov=covariance,
@@ -62,12 +62,12 @@ def test_the_power_is_the_planned_one(rule: StoppingRule) -> None:
     """Two looks: stops above at the first, or continues on either side and is above at the second."""
     first, last = rule.boundaries([0.5, 1.0])
     mean = [rule.drift * math.sqrt(0.5), rule.drift]
-    both = stats.multivariate_normal(mean, [[1, math.sqrt(0.5)], [math.sqrt(0.5), 1]])
+    both = scipy.stats.multivariate_normal(mean, [[1, math.sqrt(0.5)], [math.sqrt(0.5), 1]])
 
     def later(low: float, high: float) -> float:
         return float(both.cdf([high, math.inf], lower_limit=[low, last.efficacy]))
 
-    power = stats.norm.sf(first.efficacy - mean[0])
+    power = scipy.stats.norm.sf(first.efficacy - mean[0])
     power += later(first.futility, first.efficacy) + later(-first.efficacy, -first.futility)
     assert power == pytest.approx(rule.power, abs=1e-4)
 
@@ -84,7 +84,7 @@ def test_five_looks_save_rows_and_the_anytime_rule_says_its_price() -> None:
 @pytest.mark.parametrize("z", [2.5, -0.7, 4.0])
 def test_with_one_look_p_and_interval_are_those_of_the_normal_test(z: float) -> None:
     found = group_sequential(1).after_stopping([1.0], z)
-    assert found.p == pytest.approx(2 * stats.norm.sf(abs(z)))
+    assert found.p == pytest.approx(2 * scipy.stats.norm.sf(abs(z)))
     assert (found.low, found.high) == (pytest.approx(z - 1.959964), pytest.approx(z + 1.959964))
 
 
@@ -100,8 +100,8 @@ def test_p_after_the_second_look_is_the_chance_of_the_outcomes_that_are_as_extre
     """Above the first boundary, or not and above z at the second look; mirrored for negative z."""
     rule = group_sequential(2)
     first = rule.boundaries([0.5, 1.0])[0].efficacy
-    both = stats.multivariate_normal([0, 0], [[1, math.sqrt(0.5)], [math.sqrt(0.5), 1]])
-    above = stats.norm.sf(first) + both.cdf([first, math.inf], lower_limit=[-first, 2.2])
+    both = scipy.stats.multivariate_normal([0, 0], [[1, math.sqrt(0.5)], [math.sqrt(0.5), 1]])
+    above = scipy.stats.norm.sf(first) + both.cdf([first, math.inf], lower_limit=[-first, 2.2])
     found = rule.after_stopping([0.5, 1.0], 2.2)
     mirrored = rule.after_stopping([0.5, 1.0], -2.2)
     assert found.p == pytest.approx(2 * above, abs=1e-6) == mirrored.p
@@ -127,7 +127,7 @@ def test_the_anytime_p_is_a_test_martingale_and_agrees_with_its_boundary() -> No
         # The e-value as the exponent that p is made of, from its value at two scores.
         slope = -2 * math.log(rule.after_stopping([time], 5.0).p / at.p) / (25 - limit**2)
         level = math.log(at.p) + slope * limit**2 / 2
-        mean, _ = integrate.quad(
+        mean, _ = scipy.integrate.quad(
             lambda z, s=slope, c=level: math.exp((s - 1) * z * z / 2 - c), -60, 60
         )
         assert mean / math.sqrt(2 * math.pi) == pytest.approx(1, abs=1e-6)
@@ -154,14 +154,14 @@ def test_wrong_arguments_are_refused(call: object, message: str) -> None:
 
 def test_the_score_of_pairs_is_that_of_the_t_test_and_of_signs_without_a_spread() -> None:
     values = [0.0, 1.0, 1.0, 0.0, -1.0, 1.0, 0.0, 1.0]
-    p = stats.ttest_1samp(values, 0).pvalue
-    assert signed_z(values) == pytest.approx(stats.norm.isf(p / 2))
-    assert signed_z([-value for value in values]) == pytest.approx(-stats.norm.isf(p / 2))
-    assert signed_z([1.0] * 20) == pytest.approx(stats.norm.isf(0.5**20))
+    p = scipy.stats.ttest_1samp(values, 0).pvalue
+    assert signed_z(values) == pytest.approx(scipy.stats.norm.isf(p / 2))
+    assert signed_z([-value for value in values]) == pytest.approx(-scipy.stats.norm.isf(p / 2))
+    assert signed_z([1.0] * 20) == pytest.approx(scipy.stats.norm.isf(0.5**20))
     assert signed_z([0.0] * 20) == 0
     assert signed_z([1.0]) is None
     assert signed_z([1.0, 1.0, 0.0, 0.0], ["a", "a", "b", "b"]) == pytest.approx(
-        stats.norm.isf(stats.ttest_1samp([1.0, 0.0], 0).pvalue / 2)
+        scipy.stats.norm.isf(scipy.stats.ttest_1samp([1.0, 0.0], 0).pvalue / 2)
     )
 
 
@@ -171,19 +171,21 @@ def test_the_spread_of_pairs_is_that_of_their_differences() -> None:
     b = [1.0, 1, 0, 0, 1, 1, 1, 1]
     differences = [y - x for x, y in zip(a, b, strict=True)]
     found = paired_spread(
-        stats.tvar(a), RowSpread(stats.tvar(b)), float(stats.pearsonr(a, b).statistic)
+        scipy.stats.tvar(a),
+        RowSpread(scipy.stats.tvar(b)),
+        float(scipy.stats.pearsonr(a, b).statistic),
     )
-    assert found.with_epochs(1) == pytest.approx(stats.tstd(differences))
+    assert found.with_epochs(1) == pytest.approx(scipy.stats.tstd(differences))
     assert RowSpread(0.04, 0.36).with_epochs(4) == pytest.approx(math.sqrt(0.13))
 
 
 def test_the_pairs_needed_have_the_power_and_one_less_has_not() -> None:
     needed = pairs_needed(0.45, 0.05)
     assert power_of(0.45, 0.05, needed) >= 0.8 > power_of(0.45, 0.05, needed - 2)
-    reach = stats.norm.isf(0.025)
+    reach = scipy.stats.norm.isf(0.025)
     drift = 0.05 / 0.45 * math.sqrt(200)
     assert power_of(0.45, 0.05, 200) == pytest.approx(
-        stats.norm.sf(reach - drift) + stats.norm.cdf(-reach - drift)
+        scipy.stats.norm.sf(reach - drift) + scipy.stats.norm.cdf(-reach - drift)
     )
 
 

@@ -6,8 +6,6 @@ import math
 import random
 
 import pytest
-from statsmodels.regression.linear_model import WLS
-from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
 
 from evaluator import UsageError
 from evaluator.batch.statistics import (
@@ -51,6 +49,9 @@ def test_one_stratum_is_its_own_mean_and_equal_weights_change_nothing() -> None:
 
 def test_two_strata_equal_welchs_interval_of_statsmodels() -> None:
     """Half the difference of two means is the mean of two strata, one of them negated."""
+    # Here: it takes a second to import.
+    from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
+
     first, second = [2.1, 4.4, 9.3, 3.3], [5.2, 7.9, 6.1]
     found = stratified_interval([(first, None), ([-value for value in second], None)], [1, 1])
     welch = CompareMeans(DescrStatsW(first), DescrStatsW(second))
@@ -60,6 +61,8 @@ def test_two_strata_equal_welchs_interval_of_statsmodels() -> None:
 
 
 def test_a_weighted_mean_equals_the_weighted_least_squares_of_statsmodels() -> None:
+    from statsmodels.regression.linear_model import WLS
+
     values, weights = [3.0, 5.0, 4.0, 8.0, 1.0], [1.0, 2.0, 0.5, 3.0, 1.5]
     clusters = [0, 0, 1, 1, 2]
     model = WLS(values, [1.0] * 5, weights=weights)
