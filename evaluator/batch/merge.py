@@ -23,6 +23,7 @@ from evaluator.batch.rows.object_rows import Shard
 from evaluator.batch.summary import Columns
 from evaluator.errors import RecordError, UsageError
 from evaluator.errors.messages import listed
+from evaluator.fields.records import items_of
 from evaluator.files.atomic import NEW_FILE
 from evaluator.files.open_below import open_private_folder, open_regular
 from evaluator.lazy_dataclass import frozen
@@ -297,6 +298,7 @@ def _merged_manifest(parts: Sequence[_ShardBatch], lost: Sequence[str]) -> dict[
         "state": state,
         "total": total,
         "left_out": [],
+        "abandoned": [run for each in manifests for run in items_of(each.get("abandoned"))],
         "settings": {
             name: value for each in manifests for name, value in each.get("settings", {}).items()
         },

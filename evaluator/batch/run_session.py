@@ -17,7 +17,7 @@ from evaluator.batch.identity import REPAIR
 from evaluator.batch.looks import Looks
 from evaluator.batch.notebook import make_display
 from evaluator.batch.options import BatchLimits, BatchOptions, Stop, limits_to_dict
-from evaluator.batch.pending import CompleteWork, MakeWork, find_unrecorded
+from evaluator.batch.pending import CompleteWork, MakeWork, abandoned_runs, find_unrecorded
 from evaluator.batch.permissions import is_own, sign
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.progress import NoDisplay, SafeDisplay, Tally
@@ -30,6 +30,7 @@ from evaluator.batch.summary import Columns
 from evaluator.batch.work import Worker
 from evaluator.errors import BatchDamaged, UsageError
 from evaluator.fields import to_dict
+from evaluator.fields.records import items_of
 from evaluator.files.trust import is_signed, signature
 from evaluator.limits.rate_limiter import RateLimiter
 from evaluator.models.provider_batches import ProviderBatches, batches_of
@@ -73,6 +74,7 @@ class SessionManifest:
             "state": "running",
             "total": total,
             "scorer_versions": versions,
+            "abandoned": items_of(before.get("abandoned")),
             "sessions": [*before.get("sessions", []), self._session],
         }
         self._folder.write_manifest(self._manifest)
@@ -99,6 +101,11 @@ class SessionManifest:
         state, reason = interrupted_state(error)
         self._session |= {"ended": now(), "state": state, "reason": reason, "ran": ran}
         self._folder.write_manifest(self._manifest | {"state": state})
+
+    def store_abandoned(self, runs: Sequence[Mapping[str, Any]]) -> None:
+        """Stores the `abandoned_runs`, beside those that earlier sessions have found."""
+        by_task = {run["task_id"]: run for run in (*self._manifest["abandoned"], *runs)}
+        self._manifest["abandoned"] = list(by_task.values())
 
     def end(self, ended: SessionEnd, checked: str | None) -> None:
         """Stores the end of the session, and the mark of `sign_checked`."""
@@ -234,6 +241,8 @@ async def run_session(
             )
             ended = await session.run(earlier)
             span.set_result(ended)
+        if store is not None and unrecorded and ended.state == "complete":
+            manifest.store_abandoned(abandoned_runs(store, unrecorded, folder.index()))
         return ended, session.results.columns
 
 

@@ -181,7 +181,7 @@ class RecordedSteps:
         """The model of each call that was in flight when a process ended, or was cut off: the call
         may be billed, and its usage is not recorded.
         """
-        return [step.start.name for step in self.recording.steps if _is_interrupted_call(step)]
+        return [step.start.name for step in self.recording.steps if is_interrupted_call(step)]
 
     def child_id(self, path: str) -> int | None:
         """The task of the subtask step at `path`."""
@@ -260,7 +260,10 @@ def _is_in_doubt(step: Step) -> bool:
     return step.status in ("running", "aborted") or bool(was_stopped)
 
 
-def _is_interrupted_call(step: Step) -> bool:
+def is_interrupted_call(step: Step) -> bool:
+    """Whether a step is a call of a model that was in flight when a process ended, or was cut off:
+    it may be billed, and its usage is not recorded.
+    """
     start = step.start
     if start.kind != "model" or start.custom_id is not None:
         return False

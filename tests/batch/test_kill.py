@@ -94,6 +94,36 @@ def write(folder: Path, port: int) -> None:
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
 
 
+def test_what_runs_of_changed_rows_have_used_is_spending_of_earlier_runs(
+    server: KillingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVALUATOR_TRUST", str(tmp_path))
+    write(tmp_path, server.server_port)
+    assert run(tmp_path, server, "twice", "killed", 30, after=False) == -9
+    posts = server.posts
+    results = open_batch(tmp_path / "killed").results()
+    answered_rows = {result.sample_id: result.usage.turns for result in results}
+    abandoned_calls = posts - sum(answered_rows.values())
+    rows = list(map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines()))
+    for row in rows:
+        if row["id"] not in answered_rows:
+            row["question"] += "!"
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for _ in range(2):
+        assert run(tmp_path, server, "twice", "killed", None, after=False) == 0
+        batch = open_batch(tmp_path / "killed")
+        summary = batch.summarise()
+        assert summary.complete and summary.spending.interrupted_calls == 0
+        abandoned = batch.manifest["abandoned"]
+        turns = sum(each["usage"]["turns"] for each in abandoned)
+        earlier = summary.replaced_spending
+        assert earlier is not None and 0 < earlier.interrupted_calls <= CONCURRENCY
+        assert turns + earlier.interrupted_calls == abandoned_calls
+        assert earlier.cost_usd.of == len(abandoned)
+        text = " ".join(summary.to_text().split()).partition("earlier runs, in addition: ")[2]
+        assert text.startswith("cost: at least $0.0000, known for ")
+
+
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("template", "calls_a_row", "after"), [("quiz", 1, False), ("twice", 2, True)]

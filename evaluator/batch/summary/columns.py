@@ -359,6 +359,15 @@ class Columns:
             is_same_run=is_same_run,
         )
 
+    def abandon(self, usage: Mapping[str, Any], interrupted_calls: int) -> None:
+        """Adds what a run without a result has used to `replaced_spending`."""
+        self._add_replaced(
+            used_by({"usage": usage, "scores": {}}),
+            0,
+            interrupted_calls=interrupted_calls,
+            is_same_run=False,
+        )
+
     def close(self) -> None:
         """Numbers the samples. Nothing can be added afterwards."""
         _add_rows(self._columns, self._fresh)
