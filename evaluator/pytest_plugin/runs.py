@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import AsyncIterator, Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Collection, Generator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import fields, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -164,10 +164,10 @@ class _SelectedRows:
         self.name = rows.name
         self.notices = rows.notices
 
-    async def __aiter__(self) -> AsyncIterator[Sample]:
-        async for sample in self._rows:
-            if sample.id in self._ids:
-                yield sample
+    async def slices(self) -> AsyncGenerator[Sequence[Sample]]:
+        async with aclosing(self._rows.slices()) as slices:
+            async for samples in slices:
+                yield [sample for sample in samples if sample.id in self._ids]
 
 
 Place = tuple[str, int, str, str]
