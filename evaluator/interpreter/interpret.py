@@ -5,6 +5,7 @@ Every exception becomes a TaskError here, with the usage of the task. Only cance
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from evaluator.interpreter.failures import to_task_error
 from evaluator.interpreter.frame import Frame, Run
 from evaluator.interpreter.notes import advice_for, summary_of
 from evaluator.interpreter.operators import RUNNERS
-from evaluator.limits.budget import Deadline, out_of_time
+from evaluator.limits.budget import out_of_time
 from evaluator.nodes import Call, Cond, Node, Task
 
 
@@ -94,12 +95,12 @@ def _with_advice(task: Task, failed: TaskError) -> TaskError:
 
 async def _within_time(run: Run, task: Task, bound: BoundTask, timeout_s: float) -> Outcome:
     budget = bound.budget
-    limit: Deadline | None = None
+    limit: asyncio.Timeout | None = None
     try:
-        with budget.deadline() as limit:
+        async with budget.deadline() as limit:
             return await RUNNERS[type(task)](run, task, bound)
     except TimeoutError as error:
-        if limit is None or not limit.is_expired:
+        if limit is None or not limit.expired():
             raise
         message = f"{budget.owner} {out_of_time(timeout_s)}"
         raise LimitReached(

@@ -13,6 +13,7 @@ above apply to all of it. Model and profile are those of the task, whatever the 
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import suppress
 from dataclasses import replace
@@ -33,7 +34,6 @@ from evaluator.interpreter.generated import (
 from evaluator.interpreter.operators.atomic import choose
 from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import render, render_prompt
-from evaluator.limits.budget import Deadline
 from evaluator.nodes import Atomic, HandlerSpec, Node, Task, Text
 from evaluator.nodes.walk import replace_children
 
@@ -72,12 +72,12 @@ async def recover(run: Run, task: Task, bound: BoundTask, error: TaskError) -> O
     budget.max_turns = (
         None  # each of the smaller tasks has its own; time and cost remain those of this task
     )
-    limit: Deadline | None = None
+    limit: asyncio.Timeout | None = None
     try:
-        with budget.deadline() as limit:
+        async with budget.deadline() as limit:
             outcome = await _recover(run, task, bound=bound, error=error, resource=resource.name)
     except TimeoutError:
-        if limit is None or not limit.is_expired:
+        if limit is None or not limit.expired():
             raise
         outcome = _unrecovered(
             error, "the decomposition took longer than the time limit of the task"

@@ -10,8 +10,7 @@ its tasks share, is `batch_budget.BatchBudget`.
 from __future__ import annotations
 
 import asyncio
-import weakref
-from math import inf
+from collections.abc import Callable
 from types import TracebackType
 
 from evaluator import clock
@@ -31,97 +30,45 @@ def out_of_time(timeout_s: float) -> str:
     )
 
 
-class _Alarms:
-    """When the deadlines of an event loop ring. They share one timer: nearly every task ends long
-    before its limit, so that a timer for each would be set and cancelled for nothing.
+class Deadline:
+    """See `Budget.deadline`. An async context, entered once; it gives the `asyncio.Timeout`.
+
+    A class, since a closure that sets itself as a timer is a reference cycle, which only the
+    garbage collector frees.
     """
 
-    __slots__ = ("_at", "_loop", "_timer", "_times")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = weakref.ref(loop)
-        self._times: dict[Deadline, float] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._at = inf
-
-    def set(self, deadline: Deadline, at: float) -> None:
-        """Calls `deadline.ring` at `at`, in the time of the event loop."""
-        self._times[deadline] = at
-        if at < self._at:
-            self._set_timer(at)
-
-    def cancel(self, deadline: Deadline) -> None:
-        if self._times.pop(deadline, None) is not None and not self._times:
-            self._set_timer(inf)
-
-    def _set_timer(self, at: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._at = at
-        loop = self._loop()
-        if at < inf and loop is not None:
-            self._timer = loop.call_at(at, self._ring)
-
-    def _ring(self) -> None:
-        # The loop may call this a little earlier than it was asked to.
-        at = self._at
-        due = [deadline for deadline, time in self._times.items() if time <= at]
-        for deadline in due:
-            del self._times[deadline]
-        self._set_timer(min(self._times.values(), default=inf))
-        for deadline in due:
-            deadline.ring()
-
-
-_alarms: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Alarms] = weakref.WeakKeyDictionary()
-
-
-class Deadline:
-    """See `Budget.deadline`. A context, entered once. `is_expired`: the time was up inside it."""
-
-    __slots__ = ("_alarms", "_cancelling", "_expiry", "_loop", "_scopes", "_task", "is_expired")
+    __slots__ = ("_loop", "_scopes", "_timeout", "_timer")
 
     def __init__(self, scopes: tuple[Budget, ...]) -> None:
         self._scopes = scopes
+        self._timeout = asyncio.timeout(None)
         self._loop = asyncio.get_running_loop()
-        alarms = _alarms.get(self._loop)
-        if alarms is None:
-            alarms = _alarms[self._loop] = _Alarms(self._loop)
-        self._alarms = alarms
-        self._expiry: asyncio.Handle | None = None
-        self.is_expired = False
+        self._timer: asyncio.TimerHandle | None = None
 
-    def __enter__(self) -> Deadline:
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("a deadline is that of an asyncio task")
-        self._task = task
-        self._cancelling = task.cancelling()
-        self.ring()
-        return self
+    async def __aenter__(self) -> asyncio.Timeout:
+        timeout = await self._timeout.__aenter__()
+        self.set_timer()
+        return timeout
 
-    def __exit__(
+    async def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._alarms.cancel(self)
-        if self._expiry is not None:
-            self._expiry.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         for scope in self._scopes:
-            scope.waiting_deadlines.discard(self)
-        if self.is_expired:
-            # As asyncio.timeout: another cancellation goes on.
-            is_last = self._task.uncancel() <= self._cancelling
-            if is_last and kind is asyncio.CancelledError:
-                raise TimeoutError from error
+            scope.resume_callbacks.discard(self.set_timer)
+        await self._timeout.__aexit__(kind, error, trace)
 
-    def ring(self) -> None:
-        """Waits for the nearest limit whose clock runs, or ends the context where one is reached. A
-        paused budget calls this when it resumes.
+    def set_timer(self) -> None:
+        """Sets the timer to the nearest limit whose clock runs. A paused budget calls this when it
+        resumes.
         """
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         remaining: float | None = None
         paused: Budget | None = None
         for scope in self._scopes:
@@ -133,17 +80,12 @@ class Deadline:
                 if remaining is None or own < remaining:
                     remaining = own
         if remaining is not None and remaining <= 0:
-            if self._expiry is None:
-                self._expiry = self._loop.call_soon(self._expire)
+            self._timeout.reschedule(self._loop.time())
             return
         if remaining is not None:
-            self._alarms.set(self, self._loop.time() + remaining)
+            self._timer = self._loop.call_later(remaining, self.set_timer)
         if paused is not None:
-            paused.waiting_deadlines.add(self)
-
-    def _expire(self) -> None:
-        self.is_expired = True
-        self._task.cancel()
+            paused.resume_callbacks.add(self.set_timer)
 
 
 class _Pause:
@@ -165,10 +107,10 @@ class _Pause:
             scope.pauses -= 1
             if scope.pauses == 0:
                 scope.paused_s += clock.monotonic() - scope.paused_at
-                deadlines = scope.waiting_deadlines
-                scope.waiting_deadlines = set()
-                for deadline in deadlines:
-                    deadline.ring()
+                callbacks = scope.resume_callbacks
+                scope.resume_callbacks = set()
+                for callback in callbacks:
+                    callback()
 
 
 class Budget:
@@ -203,9 +145,9 @@ class Budget:
         "paused_s",
         "pauses",
         "refused",
+        "resume_callbacks",
         "timeout_s",
         "usage",
-        "waiting_deadlines",
         "warnings",
     )
 
@@ -230,7 +172,7 @@ class Budget:
         self.refused: CallRejected | MachineError | None = None
         self.warnings: dict[str, str] = {}
         self.models: dict[str, None] = {}
-        self.waiting_deadlines: set[Deadline] = set()
+        self.resume_callbacks: set[Callable[[], None]] = set()
         # The budgets above this one, the nearest first.
         self._above: tuple[Budget, ...] = () if parent is None else (parent, *parent._above)
         self.has_cost_limit = max_cost_usd is not None or (
@@ -290,8 +232,8 @@ class Budget:
         return _Pause((self, *self._above))
 
     def deadline(self) -> Deadline:
-        """Like `asyncio.timeout`, until the nearest time limit of this scope and those above;
-        pauses postpone it.
+        """An `asyncio.timeout` until the nearest time limit of this scope and those above; pauses
+        postpone it.
         """
         return Deadline((self, *self._above))
 

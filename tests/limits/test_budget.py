@@ -70,7 +70,7 @@ def test_a_deadline_is_postponed_by_pauses_only_as_long_as_they_last() -> None:
         task = Budget("a task", parent=root)
 
         async def work() -> None:
-            with task.deadline():
+            async with task.deadline():
                 await asyncio.sleep(4)
                 with task.paused():
                     await asyncio.sleep(100)
