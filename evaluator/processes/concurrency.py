@@ -36,19 +36,26 @@ async def cancel_all(tasks: Iterable[asyncio.Future[Any]]) -> None:
 _FROZEN_BY_PYTHON = 1_000
 _short_tasks_lock = threading.Lock()
 _short_task_runs = 0
+_SHORT_TASK_GC_THRESHOLD = 50_000
+"""Allocations between two garbage collections while many tasks run. Python's default is 700 up to
+3.12; with a thousand tasks in flight these collections take a fifth of the time, and free next to
+nothing, since tasks leave no reference cycles.
+"""
+_gc_threshold_before = 0
 # Whether the program was seen to freeze objects itself: counting them takes milliseconds.
 _program_freezes = False
 
 
 @contextmanager
 def short_tasks() -> Generator[None]:
-    """Inside, the garbage collector does not look again and again through what existed before.
+    """Inside, the garbage collector runs rarely (`gc.set_threshold`), and does not look again and
+    again through what existed before.
 
     Tasks in flight count as long-lived objects, so that a thousand of them start a full pass, which
     would take a tenth of the time. Garbage from before is collected afterwards. Has no effect in a
-    program that has frozen objects itself (`gc.freeze`).
+    program that has frozen objects itself (`gc.freeze`); a higher threshold of the program stays.
     """
-    global _short_task_runs, _program_freezes
+    global _short_task_runs, _program_freezes, _gc_threshold_before
     with _short_tasks_lock:
         if _short_task_runs == 0 and not _program_freezes:
             _program_freezes = gc.get_freeze_count() > _FROZEN_BY_PYTHON
@@ -56,6 +63,9 @@ def short_tasks() -> Generator[None]:
         if is_frozen:
             if _short_task_runs == 0:
                 gc.freeze()
+                _gc_threshold_before, *others = gc.get_threshold()
+                if 0 < _gc_threshold_before < _SHORT_TASK_GC_THRESHOLD:
+                    gc.set_threshold(_SHORT_TASK_GC_THRESHOLD, *others)
             _short_task_runs += 1
     try:
         yield
@@ -65,6 +75,10 @@ def short_tasks() -> Generator[None]:
                 _short_task_runs -= 1
                 if _short_task_runs == 0:
                     gc.unfreeze()
+                    threshold, *others = gc.get_threshold()
+                    # Unless the program has set another one meanwhile.
+                    if threshold == _SHORT_TASK_GC_THRESHOLD:
+                        gc.set_threshold(_gc_threshold_before, *others)
 
 
 _T = TypeVar("_T")

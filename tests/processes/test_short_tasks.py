@@ -1,4 +1,6 @@
-"""The garbage collector leaves out what existed before many short tasks, and nothing else."""
+"""The garbage collector runs rarely while there are many short tasks, and leaves out what existed
+before, and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +33,21 @@ def test_objects_from_before_are_left_out_until_the_last_run_ends() -> None:
             pass
         assert gc.get_freeze_count() > 0
     assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.parametrize("own", [700, 100_000])
+def test_collections_are_rare_until_the_last_run_ends(own: int) -> None:
+    _, *others = before = gc.get_threshold()
+    gc.set_threshold(own, *others)
+    try:
+        with short_tasks(), short_tasks():
+            assert gc.get_threshold() == (max(own, 50_000), *others)
+        assert gc.get_threshold() == (own, *others)
+        with short_tasks():
+            gc.set_threshold(5, *others)
+        assert gc.get_threshold() == (5, *others)
+    finally:
+        gc.set_threshold(*before)
 
 
 def test_they_are_collected_again_after_an_error() -> None:
