@@ -19,7 +19,11 @@ from tests.simulation.workload import World, run_script, use_world
 
 # Garbage is collected at the end of a process only.
 NO_COLLECTOR = SimpleNamespace(
-    get_freeze_count=lambda: 1, freeze=lambda: None, unfreeze=lambda: None
+    get_freeze_count=lambda: 1,
+    freeze=lambda: None,
+    unfreeze=lambda: None,
+    get_threshold=lambda: (0, 0, 0),
+    set_threshold=lambda *_: None,
 )
 # The environment of this process decides nothing.
 NO_SECRETS = Redactor.from_environment({})
