@@ -304,7 +304,12 @@ def control_batch(
     while True:
         # Asked before the log is read: a session answers before it ends.
         is_over = clock.monotonic() >= until or not _is_live(reader.progress() or {})
-        found = next(command for command in log.read() if command.id == sent.id)
+        found = next((command for command in log.read() if command.id == sent.id), None)
+        if found is None:
+            raise RecordError(
+                f"{log.path}: the command is not in this file any more, because the file was "
+                "removed; send it again"
+            )
         if found.state != "sent" or is_over:
             return found
         clock.pause(_LOOK_S)

@@ -280,6 +280,21 @@ def stopped(run: Run, calls: Calls) -> BatchResult:
     return result
 
 
+def test_a_log_that_is_removed_while_a_command_waits_is_an_error(
+    stopped: BatchResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = ControlLog.send
+
+    def send_and_remove(log: ControlLog, action: Action, arguments: Any) -> Command:
+        sent = send(log, action, arguments)
+        log.path.unlink()
+        return sent
+
+    monkeypatch.setattr(ControlLog, "send", send_and_remove)
+    with pytest.raises(RecordError, match="the command is not in this file any more"):
+        control_batch(stopped.folder, "skip", ["r8"])
+
+
 def test_a_line_that_a_killed_commander_left_is_not_a_command(
     stopped: BatchResult, run: Run
 ) -> None:
