@@ -349,13 +349,14 @@ class TaskStore(TaskFolder):
             folder = folders.done_fd
         else:
             folder = folders.active_fd
-        # FileExistsError: another process was faster.
+        # FileExistsError: another process was faster. It is synced also with `sync` off: the file
+        # hides the record in the segment, and must not be less than that after a loss of power.
         with contextlib.suppress(FileExistsError):
             write_atomic(
                 f"TASK-{task_id}.md",
                 packed_file(index, task),
                 dir_fd=folder,
-                sync=self._sync != "off",
+                sync=True,
                 replace=False,
             )
         return folders

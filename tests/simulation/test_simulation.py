@@ -181,6 +181,12 @@ def test_a_seed_of_worker_processes_that_failed_once_holds_now(seed):
     assert run(plan_of(seed, "workers")).violation is None
 
 
+# A loss of power took the unsynced file of a resumed task, which hid its record in a segment.
+@pytest.mark.parametrize(("seed", "workload"), [(758793821, "packed"), (245568156, "shards")])
+def test_a_file_that_replaces_the_record_of_a_segment_is_synced(seed, workload):
+    assert run(plan_of(seed, workload)).violation is None
+
+
 @pytest.mark.parametrize("seed", [6, 16])
 def test_a_loss_of_power_takes_no_record_of_a_call_that_a_provider_batch_has(seed):
     plan = plan_of(seed, "waves")
