@@ -225,7 +225,9 @@ class JudgedResults:
             judge = score_interval(seen, clusters)
         given = [labels.get(place) for place in places]
         count = sum(label is not None for label in given)
-        nothing = Estimate(None, None, None, None, count, None, "corrected")
+        nothing = Estimate(
+            None, None, low=None, high=None, n=count, clusters=None, method="corrected"
+        )
         verdicts = [float(self.passed[place]) for place in places]
         strata = _strata(verdicts)
         for verdict, name in ((1.0, "passed"), (0.0, "failed")):

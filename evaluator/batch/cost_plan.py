@@ -531,7 +531,15 @@ def _expected(config: HandlerConfig, preview: Preview) -> Amounts:
     else:
         output = preview.output_tokens * share
     sent = preview.input_tokens * share + _MESSAGE_TOKENS * len(preview.messages)
-    amounts = Amounts(1, 1, sent, output, None, None, None)
+    amounts = Amounts(
+        1,
+        1,
+        input_tokens=sent,
+        output_tokens=output,
+        cost_usd=None,
+        batch_cost_usd=None,
+        seconds=None,
+    )
     return _priced(config, preview.model, amounts)
 
 

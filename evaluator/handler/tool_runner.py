@@ -160,9 +160,13 @@ async def _answer(
         return str(recorded.output), _recorded_images(session, recorded, path)
     tool = tools.registry.get(call.name)
     if tool is not None and tool.kind != "direct":
-        return await _run(session, tools, call, path, args, fingerprint, note)
+        return await _run(
+            session, tools, call=call, path=path, args=args, fingerprint=fingerprint, note=note
+        )
     async with tools.one_direct:
-        return await _run(session, tools, call, path, args, fingerprint, note)
+        return await _run(
+            session, tools, call=call, path=path, args=args, fingerprint=fingerprint, note=note
+        )
 
 
 def _recorded_images(session: Session, recorded: StepEnd, path: str) -> tuple[Attachment, ...]:

@@ -572,11 +572,11 @@ def _summary(
     return Summary(
         status,
         journal.steps,
-        journal.retries,
-        duration_s,
-        usage,
-        result,
-        reason,
-        planned,
-        tuple(journal.models),
+        retries=journal.retries,
+        duration_s=duration_s,
+        usage=usage,
+        result=result,
+        reason=reason,
+        planned=planned,
+        models=tuple(journal.models),
     )

@@ -404,7 +404,18 @@ def _with_request(node: Task, request: SubtaskRequest) -> Task:
     if isinstance(node, Atomic) and _says_more(request, node):
         # No text names this input, so it is appended to the prompt.
         said = Text(_literal(request.description), _SPAN)
-        inputs += (Input(DESCRIPTION, "string", False, said, None, None, "", _SPAN),)
+        inputs += (
+            Input(
+                DESCRIPTION,
+                "string",
+                required=False,
+                default=said,
+                source=None,
+                task=None,
+                description="",
+                span=_SPAN,
+            ),
+        )
     return replace(
         node, context=context, file_paths=_files(request) or node.file_paths, inputs=inputs
     )
@@ -423,7 +434,17 @@ def _bare_task(request: SubtaskRequest) -> Atomic:
     # variables.
     description = Text(_literal(request.description), _SPAN)
     inputs = tuple(
-        Input(name, "any", False, None, None, None, "", _SPAN) for name in request.inputs
+        Input(
+            name,
+            "any",
+            required=False,
+            default=None,
+            source=None,
+            task=None,
+            description="",
+            span=_SPAN,
+        )
+        for name in request.inputs
     )
     # The value of an input that no text can name is appended to the prompt.
     values = "".join(
@@ -433,7 +454,18 @@ def _bare_task(request: SubtaskRequest) -> Atomic:
     while own_name in request.inputs:
         own_name += "_"
     if request.instructions is None:
-        inputs += (Input(own_name, "string", False, description, None, None, "", _SPAN),)
+        inputs += (
+            Input(
+                own_name,
+                "string",
+                required=False,
+                default=description,
+                source=None,
+                task=None,
+                description="",
+                span=_SPAN,
+            ),
+        )
     return Atomic(
         description=description,
         subtype=request.subtype,

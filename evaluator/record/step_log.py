@@ -160,14 +160,14 @@ class StepLog:
             StepStart(
                 path,
                 kind,
-                name,
-                args,
-                fingerprint,
-                attempt,
-                max_attempts,
-                backoff_s,
-                now(),
-                custom_id,
+                name=name,
+                args=args,
+                fingerprint=fingerprint,
+                attempt=attempt,
+                max_attempts=max_attempts,
+                backoff_s=backoff_s,
+                started=now(),
+                custom_id=custom_id,
             )
         )
         journal.flush()

@@ -135,14 +135,14 @@ class TaskStore(TaskFolder):
             header = Header(
                 journal.id,
                 created or now(),
-                request,
-                inputs or {},
-                template,
-                template_sha256,
-                template_version,
-                model,
-                parent,
-                owner,
+                request=request,
+                inputs=inputs or {},
+                template=template,
+                template_sha256=template_sha256,
+                template_version=template_version,
+                model=model,
+                parent=parent,
+                owner=owner,
                 extra=extra or {},
             )
             journal.start(header, key)

@@ -342,7 +342,14 @@ def _input(b: Builder, view: View) -> Input:
     if view.get("required") is not None:
         required = b.flag(view, "required")
     return Input(
-        name, type_name, required, default, source, nested, b.own_text(view).value, view.span
+        name,
+        type_name,
+        required=required,
+        default=default,
+        source=source,
+        task=nested,
+        description=b.own_text(view).value,
+        span=view.span,
     )
 
 

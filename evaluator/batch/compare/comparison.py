@@ -500,7 +500,9 @@ def _compared(scorer: str, a: JudgedResults, b: JudgedResults) -> CorrectedCompa
         f"{name}: {share.missing}" for name, share in (("a", first), ("b", second)) if share.missing
     )
     if first.corrected.mean is None or second.corrected.mean is None:
-        difference = PairedDifference(None, None, None, None, None, len(common), "corrected")
+        difference = PairedDifference(
+            None, None, low=None, high=None, p=None, n=len(common), method="corrected"
+        )
     else:
         difference = corrected_difference(
             a.partly_labelled(places[0]), b.partly_labelled(places[1])

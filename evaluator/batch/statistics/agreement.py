@@ -156,7 +156,9 @@ def cohen_kappa_of(
     if se < _NO_SPREAD:
         return Agreement(kappa, n, of, 2, se)
     reach = normal_quantile((1 + confidence) / 2) * se
-    return Agreement(kappa, n, of, 2, se, max(-1.0, kappa - reach), min(1.0, kappa + reach))
+    return Agreement(
+        kappa, n, of=of, raters=2, se=se, low=max(-1.0, kappa - reach), high=min(1.0, kappa + reach)
+    )
 
 
 def _weight(weights: Weights | None, size: int) -> Callable[[int, int], float]:
@@ -336,7 +338,9 @@ def judge_rates(
         raise UsageError(f"the design effect is {design_effect!r}, expected at least 0")
     n = counts.labelled
     total = counts.passed + counts.failed
-    unknown = Estimate(None, None, None, None, n, None, "delta", confidence)
+    unknown = Estimate(
+        None, None, low=None, high=None, n=n, clusters=None, method="delta", confidence=confidence
+    )
     nothing = Agreement(None, n, total, 2)
     if not n or (counts.passed and not in_passed) or (counts.failed and not in_failed):
         return JudgeRates(unknown, unknown, kappa=nothing, alpha=nothing)
@@ -374,7 +378,14 @@ def judge_rates(
         high = 1 / (1 + math.exp(-quantile * spread - centre))
         se = spread * mean * (1 - mean)
         return Estimate(
-            mean, se, min(low, mean), max(high, mean), n, None, "delta, logit", confidence
+            mean,
+            se,
+            low=min(low, mean),
+            high=max(high, mean),
+            n=n,
+            clusters=None,
+            method="delta, logit",
+            confidence=confidence,
         )
 
     def agreement(measure: Callable[[_Shares], float | None]) -> Agreement:
@@ -383,7 +394,9 @@ def judge_rates(
             return nothing
         se = _spread(lambda at: measure(at) or 0.0, smooth, variances)
         low = max(-1.0, value - quantile * se)
-        return Agreement(value, n, total, 2, se, low, min(1.0, value + quantile * se))
+        return Agreement(
+            value, n, of=total, raters=2, se=se, low=low, high=min(1.0, value + quantile * se)
+        )
 
     return JudgeRates(
         rate(_of_passed), rate(_of_failed), kappa=agreement(_kappa), alpha=agreement(_alpha)

@@ -133,7 +133,15 @@ def weighted_interval(
             worths[cluster] = worths.get(cluster, 0.0) + share
     count = len(worths)
     n = len(values)
-    found = Estimate(mean, None, None, None, n, None if clusters is None else count, "t")
+    found = Estimate(
+        mean,
+        None,
+        low=None,
+        high=None,
+        n=n,
+        clusters=None if clusters is None else count,
+        method="t",
+    )
     if count < 2:
         return found
     se = math.sqrt(count / (count - 1) * math.fsum(error * error for error in errors.values()))

@@ -101,7 +101,16 @@ def corrected_mean(
     else:
         count = len({clusters[place] for place in labelled})
         shown = count
-    found = Estimate(None, None, None, None, len(given), shown, "corrected", confidence)
+    found = Estimate(
+        None,
+        None,
+        low=None,
+        high=None,
+        n=len(given),
+        clusters=shown,
+        method="corrected",
+        confidence=confidence,
+    )
     if not total:
         return found
     members = _members(names)
@@ -287,7 +296,17 @@ def corrected_difference(
     names = errors_a.keys() | errors_b.keys()
     clusters = len(names)
     if first.mean is None or second.mean is None:
-        return PairedDifference(None, None, None, None, None, n, method, clusters, confidence)
+        return PairedDifference(
+            None,
+            None,
+            low=None,
+            high=None,
+            p=None,
+            n=n,
+            method=method,
+            clusters=clusters,
+            confidence=confidence,
+        )
     mean = second.mean - first.mean
     if (
         first.low is None
@@ -296,7 +315,17 @@ def corrected_difference(
         or second.high is None
         or clusters < 2
     ):
-        return PairedDifference(mean, None, None, None, None, n, method, clusters, confidence)
+        return PairedDifference(
+            mean,
+            None,
+            low=None,
+            high=None,
+            p=None,
+            n=n,
+            method=method,
+            clusters=clusters,
+            confidence=confidence,
+        )
     pairs = [(errors_a.get(name, 0.0), errors_b.get(name, 0.0)) for name in names]
     factor = clusters / (clusters - 1)
     se = math.sqrt(factor * math.fsum((y - x) ** 2 for x, y in pairs))
@@ -312,7 +341,15 @@ def corrected_difference(
         distance = abs(mean) / reach * normal_quantile((1 + confidence) / 2)
         p = 2 * normal_below(-distance)
     return PairedDifference(
-        mean, se, mean - below, mean + above, p, n, method, clusters, confidence
+        mean,
+        se,
+        low=mean - below,
+        high=mean + above,
+        p=p,
+        n=n,
+        method=method,
+        clusters=clusters,
+        confidence=confidence,
     )
 
 

@@ -266,14 +266,34 @@ def mean_interval(
     check_confidence(confidence)
     n = len(values)
     if n == 0:
-        return Estimate(None, None, None, None, 0, None if clusters is None else 0, "t", confidence)
+        return Estimate(
+            None,
+            None,
+            low=None,
+            high=None,
+            n=0,
+            clusters=None if clusters is None else 0,
+            method="t",
+            confidence=confidence,
+        )
     mean = mean_of(values)
     se, count = standard_error(values, mean, clusters=clusters)
     shown = None if clusters is None else count
     if se is None:
-        return Estimate(mean, None, None, None, n, shown, "t", confidence)
+        return Estimate(
+            mean, None, low=None, high=None, n=n, clusters=shown, method="t", confidence=confidence
+        )
     reach = student_quantile((1 + confidence) / 2, count - 1) * se
-    return Estimate(mean, se, mean - reach, mean + reach, n, shown, "t", confidence)
+    return Estimate(
+        mean,
+        se,
+        low=mean - reach,
+        high=mean + reach,
+        n=n,
+        clusters=shown,
+        method="t",
+        confidence=confidence,
+    )
 
 
 def score_interval(
@@ -335,11 +355,27 @@ def proportion_of(passed: int, n: int, confidence: float = CONFIDENCE) -> Estima
 def _proportion(passed: int, n: int, confidence: float) -> Estimate:
     """As `proportion_of`, of arguments that are checked."""
     if n == 0:
-        return Estimate(None, None, None, None, 0, None, "wilson", confidence)
+        return Estimate(
+            None,
+            None,
+            low=None,
+            high=None,
+            n=0,
+            clusters=None,
+            method="wilson",
+            confidence=confidence,
+        )
     share = passed / n
     low, high = wilson(share, n, quantile=_NORMAL.inv_cdf((1 + confidence) / 2))
     return Estimate(
-        share, math.sqrt(share * (1 - share) / n), low, high, n, None, "wilson", confidence
+        share,
+        math.sqrt(share * (1 - share) / n),
+        low=low,
+        high=high,
+        n=n,
+        clusters=None,
+        method="wilson",
+        confidence=confidence,
     )
 
 
@@ -373,7 +409,16 @@ def proportion_interval(
     if count == n:
         return _proportion(int(sum(values)), n, confidence)
     if se is None:
-        return Estimate(share, None, None, None, n, count, "wilson, clustered", confidence)
+        return Estimate(
+            share,
+            None,
+            low=None,
+            high=None,
+            n=n,
+            clusters=count,
+            method="wilson, clustered",
+            confidence=confidence,
+        )
     if se > 0:
         worth = min(n, share * (1 - share) / se**2)
     elif 0 < share < 1:
@@ -381,7 +426,16 @@ def proportion_interval(
     else:
         worth = count
     low, high = wilson(share, worth, quantile=student_quantile((1 + confidence) / 2, count - 1))
-    return Estimate(share, se, low, high, n, count, "wilson, clustered", confidence)
+    return Estimate(
+        share,
+        se,
+        low=low,
+        high=high,
+        n=n,
+        clusters=count,
+        method="wilson, clustered",
+        confidence=confidence,
+    )
 
 
 def wilson(share: float, n: float, quantile: float) -> tuple[float, float]:

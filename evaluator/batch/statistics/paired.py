@@ -94,7 +94,15 @@ def mean_difference(
             low, high = _interval_without_spread(seen.mean, units, confidence=confidence)
             p = None if any(differences) else 1.0
     return PairedDifference(
-        seen.mean, seen.se, low, high, p, seen.n, method, seen.clusters, confidence
+        seen.mean,
+        seen.se,
+        low=low,
+        high=high,
+        p=p,
+        n=seen.n,
+        method=method,
+        clusters=seen.clusters,
+        confidence=confidence,
     )
 
 
@@ -171,7 +179,17 @@ def mcnemar_difference(
     n = both + only_a + only_b + neither
     method = "exact McNemar, Newcombe's interval"
     if n == 0:
-        return PairedDifference(None, None, None, None, None, 0, method, None, confidence)
+        return PairedDifference(
+            None,
+            None,
+            low=None,
+            high=None,
+            p=None,
+            n=0,
+            method=method,
+            clusters=None,
+            confidence=confidence,
+        )
     quantile = normal_quantile((1 + confidence) / 2)
     share_a = (both + only_a) / n
     share_b = (both + only_b) / n
@@ -187,7 +205,15 @@ def mcnemar_difference(
         se = None
     p = mcnemar_p(only_a, only_b)
     return PairedDifference(
-        mean, se, max(-1.0, low), min(1.0, high), p, n, method, None, confidence
+        mean,
+        se,
+        low=max(-1.0, low),
+        high=min(1.0, high),
+        p=p,
+        n=n,
+        method=method,
+        clusters=None,
+        confidence=confidence,
     )
 
 
@@ -246,7 +272,17 @@ def bootstrap_difference(
     # A rounding error must not make an equally distant mean look closer.
     reach = abs(mean) * (1 - 1e-12)
     p = (1 + sum(abs(value - mean) >= reach for value in means)) / (resamples + 1)
-    return PairedDifference(mean, plain.se, low, high, p, n, method, None, confidence)
+    return PairedDifference(
+        mean,
+        plain.se,
+        low=low,
+        high=high,
+        p=p,
+        n=n,
+        method=method,
+        clusters=None,
+        confidence=confidence,
+    )
 
 
 def _acceleration(values: Sequence[float], mean: float) -> float:

@@ -396,14 +396,16 @@ class _Group:
         return ScorerSummary(
             states[VALUED],
             len(rows),
-            states[FAULTY],
-            states[UNSCORED],
-            states[ABSENT] - waiting,
-            self.with_known_interval(score_interval(array("d", scorer.value.at(valued)), clusters)),
-            passed,
-            len(passes) - passed,
-            self.with_known_interval(proportion_interval(passes, clusters_of_judged)),
-            grades,
+            errors=states[FAULTY],
+            unscored=states[UNSCORED],
+            absent=states[ABSENT] - waiting,
+            value=self.with_known_interval(
+                score_interval(array("d", scorer.value.at(valued)), clusters)
+            ),
+            passed=passed,
+            failed=len(passes) - passed,
+            pass_rate=self.with_known_interval(proportion_interval(passes, clusters_of_judged)),
+            grades=grades,
             waiting=waiting,
         )
 
