@@ -127,6 +127,8 @@ def logs(task_id: str, follow: bool, offset: int, every: bool, tasks_dir: Path) 
                 sys.stdout.buffer.write(data)
                 sys.stdout.flush()
         if is_last:
+            # A character whose end is missing.
+            echo_raw(decoder.decode(b"", final=True), nl=False)
             return
         clock.pause(_FOLLOW_S)
 

@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Self, TypeVar, cast
 
@@ -231,15 +232,22 @@ def write_new(path: Path, data: bytes) -> bool:
     """Writes a file that does not exist yet, as a whole or not at all. Returns: False, if something
     is there already. Raises: RecordError, if it cannot be written.
     """
-    from evaluator.files.atomic import atomic_file
+    from evaluator.files.atomic import NO_LINKS, atomic_file
 
     if os.path.lexists(path):
         return False
+    write = partial(atomic_file, path, mode=0o666, sync=False)
     try:
-        with atomic_file(path, mode=0o666, sync=False, replace=False) as file:
+        with write(replace=False) as file:
             file.write(data)
     except FileExistsError:
         return False
+    except RecordError as error:
+        if getattr(error.__cause__, "errno", None) not in NO_LINKS:
+            raise
+        # A rename, which would replace a file that came meanwhile, is all that is left.
+        with write() as file:
+            file.write(data)
     return True
 
 

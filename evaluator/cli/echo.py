@@ -178,7 +178,7 @@ class _StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         # Commands print the warnings of single tasks themselves.
         if self.verbosity or record.name == LOGGER.name:
-            echo(f"{record.levelname.lower()}: {record.getMessage()}", err=True)
+            _print_record(record)
 
 
 class _LastResort(logging.Handler):
@@ -187,7 +187,17 @@ class _LastResort(logging.Handler):
     """
 
     def emit(self, record: logging.LogRecord) -> None:
-        echo(f"{record.levelname.lower()}: {record.getMessage()}", err=True)
+        _print_record(record)
+
+
+def _print_record(record: logging.LogRecord) -> None:
+    # The caller goes on, even where its arguments do not fit the message, or nobody reads it.
+    with contextlib.suppress(Exception):
+        try:
+            message = record.getMessage()
+        except Exception:
+            message = f"{record.msg} {record.args}"
+        echo(f"{record.levelname.lower()}: {message}", err=True)
 
 
 def print_unhandled_as_lines() -> None:

@@ -86,6 +86,9 @@ def locked_file(path: str | Path, *, dir_fd: int | None = None) -> Generator[int
         disk.close(descriptor)
 
 
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+"""The errors of file systems without hard links: FAT, some network and FUSE file systems."""
+
 NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 """Flags of `disk.open` for a file that must not exist yet: never another process's file, never
 through a link.

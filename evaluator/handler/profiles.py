@@ -90,7 +90,7 @@ def _add_profile(
             config, text = _read_shipped(path, status.st_mtime_ns, status.st_size)
         else:
             config, text = read_profile(path)
-    except ConfigurationError as error:
+    except (ConfigurationError, OSError) as error:
         if path.stem not in profiles and path.stem not in profiles.untrusted:
             profiles.broken.setdefault(path.stem, str(error))
         return

@@ -236,8 +236,11 @@ class Redactor:
             ]
             if not found:
                 return
-            at = min(min(found) + around, len(text))
-            yield from dumped_bytes(text, max(0, min(found) - around), at)
+            first = min(found)
+            at = min(first + around, len(text))
+            # So far goes a secret whose first found part is just before `at`.
+            end = min(at + around, len(text))
+            yield from dumped_bytes(text, max(0, first - around), end)
 
     def _is_like_one(self, text: str) -> bool:
         return any(trigger in text and pattern.search(text) for _, trigger, pattern in _PATTERNS)

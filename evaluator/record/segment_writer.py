@@ -41,8 +41,9 @@ from evaluator.store.owners import current_owner, owner_text
 # Bounds the index in memory, and what is read again after a kill.
 MAX_TASKS = 10_000
 MAX_BYTES = 64_000_000
-# As between texts in JSON, so that no two of them look like one that is broken into lines.
-_BETWEEN_TEXTS = '","'
+# Each text is searched as a line of its own, in quotes: so a dump of bytes begins where its text
+# does, and no two texts look like one that is broken into lines.
+_BETWEEN_TEXTS = '"\n"'
 
 
 class Segment:

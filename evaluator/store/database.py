@@ -16,7 +16,6 @@ machine do. Source: "Write-Ahead Logging", sqlite.org/wal.html.
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import sqlite3
 import stat
@@ -29,7 +28,7 @@ from urllib.parse import quote
 
 from evaluator import clock, disk, randomness
 from evaluator.errors import ConfigurationError
-from evaluator.files.atomic import NEW_FILE
+from evaluator.files.atomic import NEW_FILE, NO_LINKS
 from evaluator.files.open_below import hole_problem
 from evaluator.lazy_dataclass import frozen
 
@@ -69,8 +68,6 @@ def file_system_type(folder: Path) -> int:
     return ctypes.cast(buffer, ctypes.POINTER(ctypes.c_long)).contents.value & 0xFFFFFFFF
 
 
-# The errors of file systems without hard links: FAT, some network and FUSE file systems.
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _RETRY_S = 0.005
 MAX_SNAPSHOT_BYTES = 1 << 30
 """`snapshot` copies no larger database."""
@@ -331,7 +328,7 @@ def _link(name: str, path: Path) -> None:
     try:
         disk.link(name, path)
     except OSError as error:
-        if error.errno not in _NO_LINKS:
+        if error.errno not in NO_LINKS:
             raise
         # An empty file, which every connection can fill.
         disk.close(disk.open(path, NEW_FILE, 0o600))

@@ -223,3 +223,5 @@ def test_a_character_that_two_reads_share_is_shown_at_a_terminal(tmp_path, monke
     monkeypatch.setattr(background, "look_at_tasks", lambda folder, look: output)
     monkeypatch.setattr(background, "stdout_is_terminal", lambda: True)
     assert CliRunner().invoke(cli_group, ["logs", "b00000001"]).stdout == text
+    output.write_bytes(b"cut \xc3")
+    assert CliRunner().invoke(cli_group, ["logs", "b00000001"]).stdout == "cut \ufffd"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shlex
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
-from evaluator import TemplateLibrary
+from evaluator import TemplateLibrary, disk
 from evaluator.cli.init import DATA, PROJECTS, template_types
 from evaluator.files.locations import shipped
 from evaluator.handler.config import read_profile
@@ -44,6 +45,20 @@ def test_a_new_project_lints_runs_and_meets_its_thresholds(
     (single,) = (line for line in commands if line.startswith("evaluator run "))
     answer = cli(*shlex.split(single)[1:], cwd=mine)
     assert answer.code == 0 and answer.out.strip() and '"success": false' not in answer.out
+
+
+def test_a_project_is_made_where_the_file_system_has_no_hard_links(
+    cli: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    (tmp_path / "README.md").write_text("mine")
+    monkeypatch.setattr(disk, "link", link)
+    assert cli("init").code == 0
+    assert (tmp_path / "README.md").read_text(encoding="utf-8") == "mine"
+    assert list(tmp_path.glob("templates/*.xml"))
+    assert not list(tmp_path.rglob(".*.tmp"))
 
 
 @pytest.mark.parametrize("example", PROJECTS)

@@ -290,6 +290,7 @@ async def careless(output):
     thread.start()
     thread.join()
     Broken()
+    logging.getLogger("of.a.library").warning("%d items", "no")
     try:
         fail()
     except ValueError:
@@ -305,8 +306,9 @@ async def careless(output):
         "warning: the thread own ended: ValueError: in a thread",
         "ValueError: while it is freed",
         "error: from a library",
+        "warning: %d items ('no',)",
         "ValueError('in a task')",
     ):
         assert line in ran.err, line
     debugged = start(*command, *options, env={**environment, "EVALUATOR_DEBUG": "1"})
-    assert debugged.communicate(timeout=200)[1].count(b"Traceback") == 4
+    assert debugged.communicate(timeout=200)[1].count(b"Traceback") == 5

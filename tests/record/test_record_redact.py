@@ -317,6 +317,19 @@ def test_a_secret_is_found_in_other_encodings_wherever_a_line_ends(name: str, be
     assert redactor.redact(other) is other  # the control
 
 
+@pytest.mark.parametrize("distance", range(400, 700, 5))
+def test_a_dump_is_decoded_as_a_whole_wherever_something_before_looks_like_its_part(
+    distance: int,
+) -> None:
+    part = " ".join(f"{byte:02x}" for byte in DUMPED.encode()[:-1])
+    dump = "\n".join(
+        f"{at:08x}  " + " ".join(f"{byte:02x}" for byte in DUMPED.encode()[at : at + 8])
+        for at in range(0, len(DUMPED), 8)
+    )
+    text = f"{part} !\n{'.' * distance}\n{dump}\n"
+    assert "[redacted:KEY]" in Redactor({"KEY": DUMPED}).redact(text)
+
+
 def test_a_dump_of_characters_stays_where_no_secret_is_known() -> None:
     dump = od_c("not a secret of anybody" * 40)
     assert Redactor().redact(dump) is dump

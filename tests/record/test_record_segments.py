@@ -420,6 +420,21 @@ def test_an_encoded_secret_that_is_found_in_a_text_is_found_in_a_segment(
     assert b"[redacted:KEY]" in segment_of(store).read_bytes()
 
 
+def test_a_secret_in_a_dump_is_found_behind_another_text_that_looks_like_one(
+    tmp_path: Path,
+) -> None:
+    dump = "0000000 2d 34 68 75 6e 74 65 72\n0000010 32 2d 53 65 63 72 65 74"
+    redactor = Redactor({"KEY": "hunter2-Secret"})
+    assert "[redacted:KEY]" in redactor.redact(dump)
+    store = TaskStore(tmp_path / "tasks", redactor=redactor, is_packed=True)
+    journal = store.create("do it")
+    values = ["id\ndead beef", dump, "dead beef"]
+    journal.note(StepStart("a", "parse", "m"), StepEnd("success", values, 0))
+    journal.flush()
+    content = segment_of(store).read_bytes()
+    assert b"[redacted:KEY]" in content and b"63 72 65 74" not in content
+
+
 def test_what_is_shaped_like_a_secret_is_not_written_where_a_line_begins_with_it(
     tmp_path: Path,
 ) -> None:
