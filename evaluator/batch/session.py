@@ -21,6 +21,7 @@ from operator import countOf
 from typing import TYPE_CHECKING, Any
 
 from evaluator import clock
+from evaluator.batch.display import SafeDisplay
 from evaluator.batch.engines import ClusterLost, Engine
 from evaluator.batch.engines.base import Done, WatchedEngine, unanswered_result
 from evaluator.batch.engines.packing import ResultLines
@@ -29,7 +30,7 @@ from evaluator.batch.looks import Looks
 from evaluator.batch.options import OnChanged, State, Stop, limits_to_dict
 from evaluator.batch.pending import Counts, MakeWork, PendingWork
 from evaluator.batch.plan import BatchPlan
-from evaluator.batch.progress import TICK_S, EndpointStatus, SafeDisplay, Snapshot
+from evaluator.batch.progress import TICK_S, EndpointStatus, Snapshot
 from evaluator.batch.records import Sample, Verdict, kind_of_error
 from evaluator.batch.result_index import EarlierResults, ResultEntry, ResultIndex
 from evaluator.batch.result_writer import ResultWriter, results_of
