@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from evaluator.batch.definition import BatchDefinition as BatchDefinition
     from evaluator.batch.definition import read_definition as read_definition
     from evaluator.batch.design import PlannedDecision as PlannedDecision
+    from evaluator.batch.display import Display as Display
+    from evaluator.batch.display import NoDisplay as NoDisplay
     from evaluator.batch.engines import Engine as Engine
     from evaluator.batch.engines import make_engine as make_engine
     from evaluator.batch.identity import Cell as Cell
@@ -45,9 +47,8 @@ if TYPE_CHECKING:
     from evaluator.batch.pending import Counts as Counts
     from evaluator.batch.plan import BatchPlan as BatchPlan
     from evaluator.batch.plan import make_plan as make_plan
-    from evaluator.batch.progress import Display as Display
     from evaluator.batch.progress import EndpointStatus as EndpointStatus
-    from evaluator.batch.progress import NoDisplay as NoDisplay
+    from evaluator.batch.progress import Remaining as Remaining
     from evaluator.batch.progress import SilentProcess as SilentProcess
     from evaluator.batch.progress import Snapshot as Snapshot
     from evaluator.batch.reading import Batch as Batch
@@ -73,7 +74,6 @@ if TYPE_CHECKING:
     from evaluator.batch.summary import MetricValue as MetricValue
     from evaluator.batch.thresholds import Threshold as Threshold
     from evaluator.batch.thresholds import ThresholdResult as ThresholdResult
-    from evaluator.batch.totals import Remaining as Remaining
     from evaluator.batch.work import Worker as Worker
     from evaluator.batch.work_items import Variant as Variant
     from evaluator.batch.work_items import WorkItem as WorkItem
@@ -85,6 +85,7 @@ _HOMES = {
     ".cost_plan": ("Amounts", "plan_costs"),
     ".costs": ("CacheSaving", "CostPart", "CostPlan"),
     ".decision": ("Deciding", "Decision", "Design", "LookResult"),
+    ".display": ("Display", "NoDisplay"),
     ".design": ("PlannedDecision",),
     ".definition": ("BatchDefinition", "read_definition"),
     ".engines": ("Engine", "make_engine"),
@@ -95,13 +96,7 @@ _HOMES = {
     ".identity": ("Cell", "Identity"),
     ".labels": ("CurrentLabels", "Label", "LabelVerdict"),
     ".thresholds": ("Threshold", "ThresholdResult"),
-    ".progress": (
-        "Display",
-        "EndpointStatus",
-        "NoDisplay",
-        "SilentProcess",
-        "Snapshot",
-    ),
+    ".progress": ("EndpointStatus", "Remaining", "SilentProcess", "Snapshot"),
     ".reading": ("Batch", "Declared", "Results", "open_batch"),
     ".work": ("Worker",),
     ".work_items": ("Variant", "WorkItem", "WorkResult"),
@@ -112,7 +107,6 @@ _HOMES = {
     ".pending": ("Changed", "Counts"),
     ".session": ("SessionEnd",),
     ".summary": ("BatchSummary", "MetricValue"),
-    ".totals": ("Remaining",),
 }
 
 __all__ = sorted(  # pyright: ignore[reportUnsupportedDunderAll]

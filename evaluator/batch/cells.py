@@ -18,7 +18,6 @@ from evaluator.batch.identity import (
     Cell,
     digest,
     handler_settings,
-    roles_reached,
     storable_settings,
     template_part,
 )
@@ -37,7 +36,7 @@ from evaluator.errors import UsageError
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.profiles import turns_by_profile
 from evaluator.lazy_dataclass import frozen
-from evaluator.library.bounds import CallBound, CallCounter
+from evaluator.library.bounds import CallBound, call_bound
 from evaluator.nodes import Atomic, Function, Input, Task
 from evaluator.nodes.walk import tasks
 
@@ -73,7 +72,7 @@ def make_cells(
     services = evaluator.services
     for template in templates:
         part = template_part(evaluator.library, template)
-        roles = roles_reached(evaluator.library, [template])
+        roles = evaluator.library.roles_reached(template)
         for variant in variants:
             config = services.profile(variant.handler)
             choice = services.chooser.choose(variant.model or evaluator.model, None, config)
@@ -165,7 +164,7 @@ def scorer_parts(
             for each in member_scorers(scorer)
             if isinstance(model := each.describe().get("model"), str)
         }
-        roles = roles_reached(evaluator.library, templates) | asked
+        roles = asked.union(*map(evaluator.library.roles_reached, templates))
         part["judges"] = {}
         for handler in handlers_of(cells):
             config = services.profile(handler or None)
@@ -196,12 +195,11 @@ def inputs_of(evaluator: Evaluator, templates: Sequence[str]) -> tuple[list[str]
 
 def bound_of_cells(evaluator: Evaluator, cells: Sequence[tuple[Cell, Variant]]) -> CallBound:
     """The number of model calls that one row can take, over all cells."""
+    services = evaluator.services
     bounds: list[CallBound] = []
     for cell, variant in cells:
-        services = evaluator.services
         use = turns_by_profile(services.profiles, services.default_profile, variant.handler)
-        node = evaluator.library.get(cell.template).node
-        bounds.append(CallCounter(evaluator.library, use=use).bound(node))
+        bounds.append(call_bound(services.library, cell.template, use))
     most = [each.max_calls for each in bounds if each.max_calls is not None]
     lines = [
         f"{cell.template}, {cell.variant}: {each}"

@@ -35,7 +35,6 @@ from evaluator.errors.messages import json_problem, type_of
 from evaluator.handler.config import HandlerConfig
 from evaluator.lazy_dataclass import frozen
 from evaluator.library import TemplateLibrary
-from evaluator.library.calls import roles_of
 from evaluator.processes.sandboxes import NO_SANDBOX
 from evaluator.record.steps import Scrub, json_pieces
 
@@ -92,12 +91,6 @@ def template_part(library: TemplateLibrary, name: str) -> str:
     call.
     """
     return digest({name: library.get(name).sha256, **library.called_by(name)})
-
-
-def roles_reached(library: TemplateLibrary, names: Iterable[str]) -> set[str]:
-    """The roles named by the templates and by those that they may call."""
-    reached = {each for name in names for each in (name, *library.called_by(name))}
-    return {role for name in reached for role in roles_of(library.get(name).node)}
 
 
 def handler_settings(

@@ -13,7 +13,7 @@ from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from evaluator.batch.decision import Deciding
-from evaluator.batch.notebook import DisplayName
+from evaluator.batch.display import DisplayName
 from evaluator.batch.records import COUNTABLE, COUNTED, Limited
 from evaluator.batch.rows import FewShot, Selection
 from evaluator.errors import UsageError
@@ -41,8 +41,8 @@ from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.processes.sandboxes import Sandbox
 
 if TYPE_CHECKING:
+    from evaluator.batch.display import Display
     from evaluator.batch.engines.base import Engine
-    from evaluator.batch.progress import Display
     from evaluator.models.cache import ResponseCache
 
 OnChanged = Literal["leave", "run", "keep"]

@@ -1,28 +1,163 @@
-"""The progress of a running batch and of other long work, shown to a person, a log or a program.
+"""What is counted of results while a batch runs, the progress at one moment, and what the rest is
+expected to take.
 
-A display gets every result and, every TICK_S seconds, a Snapshot. Snapshots contain ids, counts and
-kinds of errors, never text of a model or a row.
+Several processes may count parts of the results; their totals are merged. Snapshots contain ids,
+counts and kinds of errors, never text of a model or a row.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import asdict, field
-from math import ceil
-from typing import IO, Any, Literal, Protocol
+from math import sqrt
+from typing import Any
 
 from evaluator import clock
 from evaluator.batch.records import SampleResult, Verdict
-from evaluator.batch.totals import Remaining, Totals
-from evaluator.errors.messages import LOGGER, minutes_text, visible
+from evaluator.errors.messages import visible
 from evaluator.errors.results import Usage
 from evaluator.lazy_dataclass import dataclass, frozen
 
 TICK_S = 0.5
-PLAIN_EVERY_S = 10.0
+"""A snapshot is taken every so many seconds."""
+EXPECTED_FROM = 20
+"""After so many results the rest of the batch is expected with an interval."""
 _RATE_OVER_S = 30.0
+_Z = 1.96
+
+
+@frozen
+class Remaining:
+    """What the samples that are left are expected to take, with a 95 % prediction interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class Spread:
+    """Mean and variance of values that arrive one at a time.
+
+    Source: Welford, "Note on a method for calculating corrected sums of squares and products",
+    Technometrics 4(3), 1962.
+    """
+
+    __slots__ = ("_count", "_mean", "_squares")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._mean = self._squares = 0.0
+
+    def add(self, value: float) -> None:
+        self._count += 1
+        step = value - self._mean
+        self._mean += step / self._count
+        self._squares += step * (value - self._mean)
+
+    def state(self) -> tuple[int, float, float]:
+        """What `merge` takes."""
+        return self._count, self._mean, self._squares
+
+    def merge(self, count: int, mean: float, squares: float) -> None:
+        """Adds the values that another Spread has got.
+
+        Source: Chan, Golub, LeVeque, "Algorithms for computing the sample variance", The American
+        Statistician 37(3), 1983.
+        """
+        both = self._count + count
+        if not both:
+            return
+        step = mean - self._mean
+        self._squares += squares + step * step * self._count * count / both
+        self._mean += step * count / both
+        self._count = both
+
+    def sum_of(self, further: int) -> Remaining | None:
+        """The sum of `further` values like these; None while there are fewer than EXPECTED_FROM.
+
+        The samples are taken as drawn at random: rows that are sorted by length mislead it.
+        """
+        if self._count < EXPECTED_FROM:
+            return None
+        variance = self._squares / (self._count - 1)
+        # The values to come vary, and so does the mean that they are expected to have.
+        half = _Z * sqrt(variance * further * (1 + further / self._count))
+        mean = self._mean * further
+        return Remaining(mean, max(0.0, mean - half), mean + half)
+
+
+@dataclass(slots=True)
+class Totals:
+    """What is counted of results. `ran` is their number."""
+
+    ran: int = 0
+    verdicts: Counter[str] = field(default_factory=Counter[str])
+    errors: Counter[str] = field(default_factory=Counter[str])
+    cached_calls: int = 0
+    interrupted_calls: int = 0
+    _used: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
+    _known: Counter[str] = field(default_factory=Counter[str])
+    _costs: Spread = field(default_factory=Spread)
+    _durations: Spread = field(default_factory=Spread)
+
+    def add(self, result: Mapping[str, Any]) -> None:
+        """Counts a result, as JSON (see `SampleResult.to_dict`)."""
+        self.ran += 1
+        verdict = result["verdict"]
+        self.verdicts[verdict] += 1
+        failure = result["failure"]
+        if verdict == Verdict.ERROR:
+            self.errors["a scorer failed" if failure is None else failure["kind"]] += 1
+        cost = 0.0
+        used_by = [result["usage"]]
+        for score in result["scores"].values():
+            if "usage" in score:
+                used_by.append(score["usage"])
+        for used in used_by:
+            cost += used.get("cost_usd") or 0.0
+            for name, amount in used.items():
+                self._use(name, amount)
+                self._known[name] += amount or 0
+        self._costs.add(cost)
+        self._durations.add(result["duration_s"])
+        self.cached_calls += result["cached_calls"]
+        self.interrupted_calls += result["interrupted_calls"]
+
+    def _use(self, name: str, amount: float | None) -> None:
+        before = self._used.get(name, 0)
+        self._used[name] = None if before is None or amount is None else before + amount
+
+    def state(self) -> tuple[Any, ...]:
+        """What `merge` takes, as plain data."""
+        return (
+            self.ran,
+            dict(self.verdicts),
+            dict(self.errors),
+            self.cached_calls,
+            self.interrupted_calls,
+            self._used,
+            dict(self._known),
+            self._costs.state(),
+            self._durations.state(),
+        )
+
+    def merge(self, state: tuple[Any, ...]) -> None:
+        """Adds the results that other Totals have counted."""
+        ran, verdicts, errors, cached, interrupted, used, known, costs, durations = state
+        self.ran += ran
+        for verdict, count in verdicts.items():
+            self.verdicts[verdict] += count
+        for kind, count in errors.items():
+            self.errors[kind] += count
+        self.cached_calls += cached
+        self.interrupted_calls += interrupted
+        for name, amount in used.items():
+            self._use(name, amount)
+        for name, amount in known.items():
+            self._known[name] += amount
+        self._costs.merge(*costs)
+        self._durations.merge(*durations)
 
 
 @frozen
@@ -195,287 +330,3 @@ class Tally(Totals):
             silent=silent,
             known_usage=Usage.from_dict(self._known),
         )
-
-
-class Display(Protocol):
-    """Shows a running batch. Its methods are called in the event loop and must not block for
-    long.
-    """
-
-    def start(self, name: str, snapshot: Snapshot) -> None: ...
-
-    def result(self, result: SampleResult) -> None: ...
-
-    def progress(self, snapshot: Snapshot) -> None: ...
-
-    def notice(self, line: str) -> None: ...
-
-    def end(self, snapshot: Snapshot, state: str) -> None: ...
-
-
-class NoDisplay:
-    """Shows nothing. The base class of other displays."""
-
-    def start(self, name: str, snapshot: Snapshot) -> None: ...
-
-    def result(self, result: SampleResult) -> None: ...
-
-    def progress(self, snapshot: Snapshot) -> None: ...
-
-    def notice(self, line: str) -> None: ...
-
-    def end(self, snapshot: Snapshot, state: str) -> None: ...
-
-
-class SafeDisplay:
-    """Calls a display whose failure does not end the batch: it is logged once, and the display is
-    not called again.
-    """
-
-    def __init__(self, display: Display) -> None:
-        self._display: Display = display
-        # Whether the display does anything with a result.
-        result = getattr(display, "result", None)
-        self.shows_results = getattr(result, "__func__", None) is not NoDisplay.result
-
-    def show(
-        self, event: Literal["start", "result", "progress", "notice", "end"], *arguments: Any
-    ) -> None:
-        try:
-            getattr(self._display, event)(*arguments)
-        except Exception as error:
-            name = type(self._display).__name__
-            self._display = NoDisplay()
-            self.shows_results = False
-            reason = visible(f"{type(error).__name__}: {error}")
-            LOGGER.warning(
-                "the display %s of the batch failed and is not called again: %s", name, reason
-            )
-
-
-class PlainDisplay(NoDisplay):
-    """A line every ten seconds, for a log."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
-        self._last = 0.0
-
-    def start(self, name: str, snapshot: Snapshot) -> None:
-        if snapshot.done:
-            done = f", {snapshot.done} from earlier sessions"
-        else:
-            done = ""
-        self._print(f"{visible(name)}: {of_total(snapshot)} samples{done}")
-        self._last = clock.monotonic()
-
-    def progress(self, snapshot: Snapshot) -> None:
-        if clock.monotonic() - self._last >= PLAIN_EVERY_S:
-            self._last = clock.monotonic()
-            self._print(line_of(snapshot))
-
-    def notice(self, line: str) -> None:
-        self._print(visible(line))
-
-    def end(self, snapshot: Snapshot, state: str) -> None:
-        self._print(f"{line_of(snapshot)} · {state}")
-
-    def _print(self, line: str) -> None:
-        print(line, file=self._stream, flush=True)
-
-
-class JsonDisplay:
-    """One JSON object per line: `begun`, `result` (each), `progress` (twice a second), `notice`,
-    `ended`.
-    """
-
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
-
-    def start(self, name: str, snapshot: Snapshot) -> None:
-        self._print({"event": "begun", "name": name, **snapshot.to_dict()})
-
-    def result(self, result: SampleResult) -> None:
-        self._print(
-            {
-                "event": "result",
-                "sample_id": result.sample_id,
-                "epoch": result.epoch,
-                "template": result.template,
-                "variant": result.variant,
-                "verdict": result.verdict.value,
-                "error": None if result.failure is None else result.failure.kind,
-                "scores": {name: score.value for name, score in result.scores.items()},
-                "duration_s": round(result.duration_s, 3),
-                "task_id": result.task_id,
-            }
-        )
-
-    def progress(self, snapshot: Snapshot) -> None:
-        self._print({"event": "progress", **snapshot.to_dict()})
-
-    def notice(self, line: str) -> None:
-        self._print({"event": "notice", "message": line})
-
-    def end(self, snapshot: Snapshot, state: str) -> None:
-        self._print({"event": "ended", "state": state, **snapshot.to_dict()})
-
-    def _print(self, event: dict[str, Any]) -> None:
-        print(json.dumps(event, allow_nan=True), file=self._stream, flush=True)
-
-
-class LiveDisplay(NoDisplay):
-    """A bar and three lines that are redrawn in place, for a terminal."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self._console = Console(file=stream)
-        self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        self._name = ""
-
-    def start(self, name: str, snapshot: Snapshot) -> None:
-        self._name = visible(name)
-        self._live.start()
-        self.progress(snapshot)
-
-    def progress(self, snapshot: Snapshot) -> None:
-        self._live.update(self._render(snapshot), refresh=True)
-
-    def notice(self, line: str) -> None:
-        self._console.print(visible(line), markup=False, highlight=False)
-
-    def end(self, snapshot: Snapshot, state: str) -> None:
-        self._live.stop()
-        self._console.print(f"{line_of(snapshot)} · {state}", markup=False, highlight=False)
-
-    def _render(self, snapshot: Snapshot) -> Any:
-        from rich.console import Group
-        from rich.progress_bar import ProgressBar
-        from rich.text import Text
-
-        verdicts = Text()
-        for name, style in _STYLES.items():
-            verdicts.append(f"{snapshot.verdicts.get(name, 0):,} {name}  ", style=style)
-        lines: list[Any] = [
-            Text(f"{self._name}  {of_total(snapshot)}", style="bold"),
-            ProgressBar(
-                total=snapshot.total or None,
-                completed=snapshot.done,
-                pulse=snapshot.total is None,
-                width=60,
-            ),
-            verdicts,
-            Text(" · ".join(figures(snapshot)), style="dim"),
-        ]
-        if snapshot.errors:
-            lines.append(Text(f"errors: {_error_kinds(snapshot)}", style="yellow"))
-        return Group(*lines)
-
-
-_STYLES = {"passed": "green", "failed": "red", "error": "yellow", "unscored": "dim"}
-
-
-def line_of(snapshot: Snapshot) -> str:
-    """The snapshot on one line."""
-    verdicts = (
-        ", ".join(f"{count:,} {name}" for name, count in snapshot.verdicts.items()) or "none yet"
-    )
-    if snapshot.errors:
-        errors = f" · errors: {_error_kinds(snapshot)}"
-    else:
-        errors = ""
-    return f"{of_total(snapshot)}: {verdicts} · {' · '.join(figures(snapshot))}{errors}"
-
-
-def of_total(snapshot: Snapshot) -> str:
-    """The samples that are done, of all."""
-    return f"{snapshot.done:,} of {'?' if snapshot.total is None else format(snapshot.total, ',')}"
-
-
-def _error_kinds(snapshot: Snapshot) -> str:
-    return ", ".join(f"{count:,} {visible(kind)}" for kind, count in snapshot.errors.items())
-
-
-def figures(snapshot: Snapshot) -> list[str]:
-    """Rate, time, tokens, cost and calls, a text each."""
-    usage = snapshot.usage
-    if usage.input_tokens is None or usage.output_tokens is None or snapshot.interrupted_calls:
-        known = snapshot.known_usage
-        tokens = at_least((known.input_tokens or 0) + (known.output_tokens or 0), "{:,}")
-    else:
-        tokens = f"{usage.input_tokens + usage.output_tokens:,}"
-    parts = [
-        f"{snapshot.rate:,.1f}/s",
-        _time_left_text(snapshot),
-        f"{tokens} tokens",
-        _cost_text(snapshot),
-        f"{snapshot.in_flight} running",
-    ]
-    for endpoint in snapshot.endpoints:
-        if endpoint.limit is None:
-            limit = ""
-        else:
-            limit = f" of {endpoint.limit}"
-        if endpoint.waiting:
-            waiting = f", {endpoint.waiting} waiting"
-        else:
-            waiting = ""
-        parts.append(f"{visible(endpoint.name)} {endpoint.in_flight}{limit}{waiting}")
-    held = {
-        endpoint.host: endpoint.held_s for endpoint in snapshot.endpoints if endpoint.held_s > 0
-    }
-    calls = Counter[str]()
-    for endpoint in snapshot.endpoints:
-        calls[endpoint.host] += endpoint.in_flight
-    capped = {
-        endpoint.host: endpoint.connections
-        for endpoint in snapshot.endpoints
-        if endpoint.connections is not None and calls[endpoint.host] > endpoint.connections
-    }
-    parts += [
-        f"only {connections:,} connections to {visible(host)}"
-        for host, connections in capped.items()
-    ]
-    if usage.cached_tokens and usage.input_tokens:
-        share = usage.cached_tokens / usage.input_tokens
-        saved = usage.cache_saved_usd
-        if saved is None:
-            dollars = "$?"
-        else:
-            dollars = f"${saved:,.4f}"
-        parts.append(f"prompt caches: {share:.0%} of input, saved {dollars}")
-    parts += [f"held {ceil(seconds):,} s by {visible(host)}" for host, seconds in held.items()]
-    if snapshot.cached_calls:
-        parts.append(f"{snapshot.cached_calls:,} from the cache")
-    if snapshot.interrupted_calls:
-        parts.append(f"{snapshot.interrupted_calls:,} calls interrupted")
-    return parts + [str(process) for process in snapshot.silent]
-
-
-def _time_left_text(snapshot: Snapshot) -> str:
-    if snapshot.eta_s is None:
-        return "ETA ?"
-    text = f"ETA {minutes_text(snapshot.eta_s)}"
-    left = snapshot.time_left_s
-    if left is not None:
-        text += f" ({minutes_text(left.low)} to {minutes_text(left.high)})"
-    return text
-
-
-def _cost_text(snapshot: Snapshot) -> str:
-    cost = snapshot.usage.cost_usd
-    if cost is None or snapshot.interrupted_calls:
-        return at_least(snapshot.known_usage.cost_usd, "${:,.4f}")
-    text = f"${cost:,.4f}"
-    left = snapshot.cost_left_usd
-    if left is not None and left.high:
-        text += f", ${left.mean:,.4f} left (${left.low:,.4f} to ${left.high:,.4f})"
-    return text
-
-
-def at_least(known: float | None, form: str) -> str:
-    """A figure that is not known in full: its known part, "?" where nothing is known."""
-    if not known:
-        return form.partition("{")[0] + "?"
-    return f"at least {form.format(known)}"

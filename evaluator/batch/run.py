@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from evaluator import clock
 from evaluator.batch.decision import Deciding
+from evaluator.batch.display import Display, DisplayName
 from evaluator.batch.engines import Engine, make_engine
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.labels import repair_labels
-from evaluator.batch.notebook import DisplayName
 from evaluator.batch.options import (
     BatchLimits,
     BatchOptions,
@@ -31,7 +31,7 @@ from evaluator.batch.options import (
 from evaluator.batch.pending import MakeWork
 from evaluator.batch.permissions import sign
 from evaluator.batch.plan import BatchPlan, make_manifest, make_plan
-from evaluator.batch.progress import Display, Tally
+from evaluator.batch.progress import Tally
 from evaluator.batch.reading import Results, open_batch
 from evaluator.batch.records import COUNTED, Limited
 from evaluator.batch.rows import FewShot, RowsInput, Selection

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator.batch.control import ControlLog
 from evaluator.batch.decision import Decision
+from evaluator.batch.display import NoDisplay, SafeDisplay, make_display
 from evaluator.batch.engines import Engine
 from evaluator.batch.folder import DAMAGED, PROVIDER, BatchFolder
 from evaluator.batch.identity import REPAIR
 from evaluator.batch.looks import Looks
-from evaluator.batch.notebook import make_display
 from evaluator.batch.options import BatchLimits, BatchOptions, Stop, limits_to_dict
 from evaluator.batch.pending import CompleteWork, MakeWork, abandoned_runs, find_unrecorded
 from evaluator.batch.permissions import is_own, sign
 from evaluator.batch.plan import BatchPlan
-from evaluator.batch.progress import NoDisplay, SafeDisplay, Tally
+from evaluator.batch.progress import Tally
 from evaluator.batch.result_index import ResultIndex
 from evaluator.batch.result_writer import ResultWriter
 from evaluator.batch.rows.object_rows import shard_of

@@ -38,8 +38,7 @@ from evaluator.lazy_dataclass import dataclass
 from evaluator.library.bounds import CallBound
 
 if TYPE_CHECKING:
-    from evaluator.batch.notebook import DisplayName
-    from evaluator.batch.progress import Display
+    from evaluator.batch.display import Display, DisplayName
     from evaluator.batch.reading import Batch
     from evaluator.batch.scorers import Scorer, ScorerSpec
     from evaluator.interpreter.evaluator import Evaluator

@@ -21,6 +21,7 @@ from operator import countOf
 from typing import TYPE_CHECKING, Any
 
 from evaluator import clock
+from evaluator.batch.display import SafeDisplay
 from evaluator.batch.engines import ClusterLost, Engine
 from evaluator.batch.engines.base import Done, WatchedEngine, unanswered_result
 from evaluator.batch.engines.packing import ResultLines
@@ -29,7 +30,7 @@ from evaluator.batch.looks import Looks
 from evaluator.batch.options import OnChanged, State, Stop, limits_to_dict
 from evaluator.batch.pending import Counts, MakeWork, PendingWork
 from evaluator.batch.plan import BatchPlan
-from evaluator.batch.progress import TICK_S, EndpointStatus, SafeDisplay, Snapshot
+from evaluator.batch.progress import TICK_S, EndpointStatus, Snapshot
 from evaluator.batch.records import Sample, Verdict, kind_of_error
 from evaluator.batch.result_index import EarlierResults, ResultEntry, ResultIndex
 from evaluator.batch.result_writer import ResultWriter, results_of
@@ -122,9 +123,10 @@ class Session:
         rows = self.plan.rows.slices()
         work = self._work = self._work_from(rows, pending)
         self._is_idle.set()
-        self.display.show("start", self.plan.name, self._snapshot())
+        snapshot = self._snapshot()
+        self.display.show("start", self.plan.name, snapshot)
         self.steering.poll()
-        ticker = asyncio.ensure_future(self._tick())
+        ticker = asyncio.ensure_future(self._tick(snapshot))
         try:
             end_wait = partial(_call_in, asyncio.get_running_loop(), self._end_wait)
             with short_tasks(), self.stop.calling(end_wait):
@@ -169,7 +171,7 @@ class Session:
             read_result=self.folder.read_at,
             on_kept=self.results.tally.keep,
             scoring_part=self.plan.scoring_part,
-            versions=self.plan.versions,
+            versions=self.worker.versions,
             retry_errors=options.retry_errors,
             on_changed=options.on_changed,
             settings=self.folder.manifest().get("settings", {}),
@@ -355,7 +357,7 @@ class Session:
             read_result=self.folder.read_at,
             on_kept=lambda verdict: None,
             scoring_part=self.plan.scoring_part,
-            versions=self.plan.versions,
+            versions=self.worker.versions,
             retry_errors=on_changed == "run",
             on_changed=on_changed,
         )
@@ -536,10 +538,10 @@ class Session:
             return "waiting"
         return self.stop.state or "incomplete"
 
-    async def _tick(self) -> None:
+    async def _tick(self, snapshot: Snapshot) -> None:
         for tick in count():
-            snapshot = self._snapshot()
             if tick:
+                snapshot = self._snapshot()
                 self.display.show("progress", snapshot)
             if tick % CONTROL_TICKS == 0:
                 self._poll()
@@ -570,13 +572,10 @@ class Session:
             )
             for each in self.limiter.state()
         ]
+        silent = ()
         if isinstance(self.engine, WatchedEngine):
-            silent = self.engine.silent()
-        else:
-            silent = ()
-        return self.results.tally.snapshot(
-            self.engine.in_flight(), tuple(endpoints), silent=tuple(silent)
-        )
+            silent = tuple(self.engine.silent())
+        return self.results.tally.snapshot(self.engine.in_flight(), tuple(endpoints), silent=silent)
 
 
 def interrupted_state(error: BaseException) -> tuple[State, str]:

@@ -10,11 +10,11 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from evaluator.batch.control import Command, CommandState, ControlLog, changed_limits
+from evaluator.batch.display import SafeDisplay
 from evaluator.batch.engines.base import Engine, ResizableEngine
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.options import BatchLimits, Stop
 from evaluator.batch.plan import BatchPlan
-from evaluator.batch.progress import SafeDisplay
 from evaluator.batch.records import Failure, Verdict, key_of
 from evaluator.batch.result_index import ResultEntry
 from evaluator.batch.work_items import WorkItem

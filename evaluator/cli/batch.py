@@ -496,7 +496,7 @@ def _override(base: BatchDefinition, given: Mapping[str, Any], *, adds: bool) ->
 
 
 def make_display(kind: str) -> Display:
-    from evaluator.batch.progress import JsonDisplay, LiveDisplay, NoDisplay, PlainDisplay
+    from evaluator.batch.display import JsonDisplay, LiveDisplay, NoDisplay, PlainDisplay
 
     if kind == "auto":
         if common.stderr_is_terminal():

@@ -41,7 +41,8 @@ def status(folder: Path, as_json: bool) -> None:
 
 
 def _lines_of(status: BatchStatus) -> list[str]:
-    from evaluator.batch.progress import SilentProcess, at_least
+    from evaluator.batch.display import at_least
+    from evaluator.batch.progress import SilentProcess
 
     total = "?"
     if status.total is not None:

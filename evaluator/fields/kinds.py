@@ -95,14 +95,14 @@ class Range:
         return f" in [{self.least}, {self.most}]"
 
 
-@frozen
+@frozen(eq=False)
 class Before:
     """Converts a value before it is checked."""
 
     convert: Callable[[Any], Any]
 
 
-@frozen
+@frozen(eq=False)
 class After:
     """Checks a value that has its type, and returns it as it is stored. Raises ValueError with the
     message that follows the name of the field, for which a later `Expected` has precedence.

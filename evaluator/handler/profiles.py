@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from evaluator.errors import ConfigurationError
 from evaluator.files.locations import shipped
@@ -133,22 +134,30 @@ def profile_named(profiles: Mapping[str, HandlerConfig], name: str) -> HandlerCo
     )
 
 
-def turns_by_profile(
-    profiles: Mapping[str, HandlerConfig], default: HandlerConfig, handler: str | None = None
-) -> Callable[[Task], ModelUse]:
+class TurnsByProfile(NamedTuple):
     """The turns and tools of each task, for bounds: those of the profile `handler`, else of the one
     that the task names, else of `default`. An unknown profile counts as `default`: a run with it
     makes no call.
     """
 
-    def use(task: Task) -> ModelUse:
-        named = handler or task.profile
-        config = default
-        if named is not None and named != default.name:
-            config = profiles.get(named, default)
-        return ModelUse(config.max_turns, bool(config.tools))
+    handler: str | None
+    default: ModelUse
+    profiles: tuple[tuple[str, ModelUse], ...]
 
-    return use
+    def __call__(self, task: Task) -> ModelUse:
+        named = self.handler or task.profile
+        return dict(self.profiles).get(named or "", self.default)
+
+
+def turns_by_profile(
+    profiles: Mapping[str, HandlerConfig], default: HandlerConfig, handler: str | None = None
+) -> TurnsByProfile:
+    """See `TurnsByProfile`. Profiles with equal turns and tools give equal values."""
+    uses = {
+        name: ModelUse(config.max_turns, bool(config.tools))
+        for name, config in {**profiles, default.name: default}.items()
+    }
+    return TurnsByProfile(handler, uses[default.name], profiles=tuple(uses.items()))
 
 
 def files_of_profiles(project: str | Path) -> list[ProjectFile]:

@@ -88,6 +88,19 @@ def bound(
     )
 
 
+def call_bound(library: TemplateLibrary, name: str, use: Callable[[Task], ModelUse]) -> CallBound:
+    """The bound of one run of the template `name`, see `CallCounter`. The library stores it for
+    each `use`; what is equal has to say the same.
+
+    Raises: UsageError or TemplateError, for a template that cannot be used.
+    """
+    bounds = library.bounds
+    key = (name, use)
+    if key not in bounds:
+        bounds[key] = CallCounter(library, use=use).bound(library.get(name).node)
+    return bounds[key]
+
+
 _Range = tuple[int, int | None]
 _NONE: _Range = (0, 0)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from hashlib import sha256
 from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from evaluator.errors import Diagnostic
 from evaluator.lazy_dataclass import dataclass, frozen
@@ -86,8 +86,8 @@ class Content:
     `entries` are the files read, in groups that are searched in order: the added texts, then one
     group for each root. `unread` are the shipped files that nothing needed, by the names of their
     templates; there are none where there are findings, since these may mention any name. `refused`
-    are the findings about files that were not read; `calls`, `texts` and the rankers are made at
-    first use.
+    are the findings about files that were not read; `calls`, `roles`, `bounds`, `texts` and the
+    rankers are made at first use.
     """
 
     entries: tuple[tuple[LoadedFile, ...], ...] = ((),)
@@ -99,6 +99,8 @@ class Content:
     checked: Mapping[str, Checked] = field(default_factory=dict[str, Checked])
     unusable: tuple[TopLevel, ...] = ()
     calls: dict[str, Mapping[str, str]] = field(default_factory=dict[str, "Mapping[str, str]"])
+    roles: dict[str, frozenset[str]] = field(default_factory=dict[str, "frozenset[str]"])
+    bounds: dict[tuple[str, Hashable], Any] = field(default_factory=dict[Any, Any])
     ranker: Ranker | None = None
     composites: Ranker | None = None
     steps: Steps | None = None

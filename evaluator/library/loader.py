@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from evaluator.errors import Diagnostic, TemplateError, UsageError
 from evaluator.errors.messages import cut, did_you_mean, limited_hints, type_of
 from evaluator.files.locations import shipped as shipped_folder
-from evaluator.library.calls import calls_of, reachable
+from evaluator.library.calls import calls_of, reachable, roles_of
 from evaluator.library.checks import errors_of, in_order
 from evaluator.library.content import (
     Content,
@@ -222,6 +222,24 @@ class TemplateLibrary:
             )
             state.calls[name] = {other: known[other].sha256 for other in found if other != name}
         return state.calls[name]
+
+    def roles_reached(self, name: str) -> frozenset[str]:
+        """The model roles named by the template `name` and by those that a run of it may call.
+
+        Raises: as `get`.
+        """
+        roles = self._with_shipped(name).roles
+        if name not in roles:
+            reached = (name, *self.called_by(name))
+            roles[name] = frozenset(
+                role for each in reached for role in roles_of(self.get(each).node)
+            )
+        return roles[name]
+
+    @property
+    def bounds(self) -> dict[tuple[str, Hashable], Any]:
+        """The bounds of these templates that were computed, see `bounds.call_bound`."""
+        return self._state.bounds
 
     @property
     def broken(self) -> frozenset[str]:

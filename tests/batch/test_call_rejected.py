@@ -12,7 +12,8 @@ import pytest
 
 from evaluator import BatchResult, Evaluator, ModelResponse, ProviderError, Usage, run_batch
 from evaluator.batch import EndpointStatus, Stop, Verdict
-from evaluator.batch.progress import Tally, line_of
+from evaluator.batch.display import line_of
+from evaluator.batch.progress import Tally
 from tests.batch.conftest import QUIZ, ROWS, Scripted
 from tests.batch.scorers.test_model_graded import TEMPLATES, said
 

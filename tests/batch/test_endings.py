@@ -16,9 +16,9 @@ import pytest
 
 from evaluator import Evaluator, UsageError, run_batch, run_batch_sync
 from evaluator.batch import NoDisplay, Stop, open_batch
+from evaluator.batch.display import SafeDisplay
 from evaluator.batch.engines import ClusterLost, LocalEngine
 from evaluator.batch.folder import BatchFolder
-from evaluator.batch.progress import SafeDisplay
 from evaluator.batch.rows import RowError
 from tests.batch.conftest import QUIZ, ROWS, Calls, Run, Scripted
 

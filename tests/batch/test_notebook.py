@@ -22,8 +22,7 @@ from evaluator import (
 )
 from evaluator.batch import NoDisplay
 from evaluator.batch.compare import compare
-from evaluator.batch.notebook import NotebookDisplay, make_display
-from evaluator.batch.progress import LiveDisplay, PlainDisplay
+from evaluator.batch.display import LiveDisplay, NotebookDisplay, PlainDisplay, make_display
 
 ROWS = [
     {"question": "What is the symbol of iron?", "target": "Fe"},

@@ -13,7 +13,7 @@ import pytest
 
 from evaluator import BatchResult, Evaluator, TemplateLibrary
 from evaluator.batch import BatchOptions, make_plan, plan_costs, submissions, waves
-from evaluator.batch.progress import line_of
+from evaluator.batch.display import line_of
 from evaluator.handler.config import read_profile
 from tests import provider_server
 from tests.batch.wave_driver import run_session, write_project

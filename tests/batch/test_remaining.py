@@ -10,8 +10,8 @@ import pytest
 
 from evaluator import Usage, clock
 from evaluator.batch import SampleResult, Verdict
-from evaluator.batch.progress import Tally, line_of
-from evaluator.batch.totals import Spread, Totals
+from evaluator.batch.display import line_of
+from evaluator.batch.progress import Spread, Tally, Totals
 
 
 def result(number: int, cost_usd: float | None, duration_s: float = 1.0) -> SampleResult:

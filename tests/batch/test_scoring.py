@@ -10,8 +10,9 @@ import pytest
 
 from evaluator import BatchResult, UsageError
 from evaluator.batch import Stop, open_batch, score_batch_sync
+from evaluator.batch.display import NoDisplay
 from evaluator.batch.folder import BatchFolder
-from evaluator.batch.progress import NoDisplay, Snapshot
+from evaluator.batch.progress import Snapshot
 from evaluator.batch.scoring import history_table
 from evaluator.batch.thresholds import check_thresholds, parse_threshold
 from tests.batch.conftest import QUIZ, ROWS, Calls, Run, Scripted

@@ -11,7 +11,7 @@ import pytest
 
 from evaluator import HandlerConfig, TemplateLibrary
 from evaluator.handler.profiles import turns_by_profile
-from evaluator.library.bounds import CallCounter
+from evaluator.library.bounds import CallCounter, call_bound
 from tests.cli.conftest import Run, cli, environment, write
 
 __all__ = ["cli", "environment", "write"]
@@ -41,6 +41,23 @@ def test_the_profile_of_a_run_else_of_the_task_bounds_the_turns(
     library = TemplateLibrary.load(tmp_path)
     use = turns_by_profile(profiles, default, chosen)
     assert CallCounter(library, use=use).bound(library.get("t").node).max_calls == turns
+
+
+def test_the_bound_of_a_template_is_stored_until_the_templates_or_the_turns_change(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "t.xml").write_text(TASK.format(handler=""))
+    library = TemplateLibrary.load(tmp_path)
+
+    def bound(turns: int) -> Any:
+        default = HandlerConfig(max_turns=turns)
+        return call_bound(library, "t", turns_by_profile({"default": default}, default))
+
+    assert bound(4).max_calls == 4
+    assert bound(4) is bound(4)
+    assert bound(5).max_calls == 5
+    library.add(TASK.format(handler='<handler max_turns="2"/>'))
+    assert bound(4).max_calls == 2
 
 
 def test_lint_and_render_take_the_profile_that_a_task_names(cli: Run, write: Any) -> None:

@@ -745,3 +745,13 @@ def test_a_shipped_template_is_the_same_if_it_is_read_alone() -> None:
         template = alone.get(name)
         assert (template.node, template.file) == (whole.get(name).node, whole.get(name).file)
         assert alone.called_by(name) == whole.called_by(name)
+
+
+def test_the_roles_reached_follow_a_changed_template(tmp_path: Path) -> None:
+    role = '<model role="judge"/>'
+    named = task("two").replace("<instructions>", f"{role}<instructions>")
+    library = TemplateLibrary.load(put(tmp_path, one=task("one", "{{ two() }}"), two=named))
+    assert library.roles_reached("one") == {"judge"} == library.roles_reached("two")
+    put(tmp_path, two=named.replace("judge", "editor"))
+    library.reload()
+    assert library.roles_reached("one") == {"editor"}

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from evaluator.batch.identity import Identity, encode_results, parse_line
+from evaluator.batch.progress import Totals
 from evaluator.batch.records import Sample, SampleResult, Verdict
 from evaluator.batch.summary.rows import ResultRow, ResultRows
-from evaluator.batch.totals import Totals
 from evaluator.batch.work_items import WorkItem
 from evaluator.lazy_dataclass import dataclass
 from evaluator.record.steps import Scrub

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from evaluator import MissingExtra, UsageError
 from evaluator.batch import SilentProcess, Verdict, WorkResult, make_engine
+from evaluator.batch.display import line_of
 from evaluator.batch.engines import LocalEngine, pool
 from evaluator.batch.engines.base import ConcurrentRun, WatchedEngine, perform_here
-from evaluator.batch.progress import Tally, line_of
+from evaluator.batch.progress import Tally
 from tests.batch.engines.engine_checks import (
     CHECKS,
     CONCURRENCY,
