@@ -452,7 +452,9 @@ class Session:
             self.stop.ask("incomplete" if self.limiter.refused is None else "budget", done.pending)
             return
         # A call that waits is paid: its sample counts as in flight.
-        if self.waves is None or not self.waves.waits_for(done.work.identity.value):
+        if self.waves is not None and self.waves.waits_for(done.work.identity.value):
+            self.steering.wait(done.work)
+        else:
             self.steering.end([done.work])
         self.worker.unrecorded.update(done.parked)
         self._parked.add(done.work.identity.key)
