@@ -13,7 +13,7 @@ from evaluator.batch.identity import Cell, Identity, changed_parts, changed_sett
 from evaluator.batch.options import OnChanged
 from evaluator.batch.records import Sample, SampleResult, Score, Verdict
 from evaluator.batch.result_index import EarlierResults, ResultEntry, ResultIndex
-from evaluator.batch.rows.checked_samples import PackedSamples
+from evaluator.batch.rows.checked_samples import SLICE, PackedSamples
 from evaluator.batch.work import sample_label
 from evaluator.batch.work_items import Variant, WorkItem, scored_by
 from evaluator.errors import RecordError
@@ -98,16 +98,19 @@ class PendingWork:
     async def work(
         self, slices: AsyncIterator[Sequence[Sample]]
     ) -> AsyncGenerator[Sequence[WorkItem]]:
-        """The work that is left in slices of the rows, as far as there is any in a slice. Raises:
-        what reading the rows raises.
+        """The work that is left in slices of the rows, as far as there is any; not more at once
+        than a row or SLICE have. Raises: what reading the rows raises.
         """
+        most = max(1, SLICE // max(1, self.epochs * len(self.cells)))
         async for samples in slices:
-            if self.earlier:
-                works = [work for sample in samples for work in self._work_of(sample)]
-            else:
-                works = self._new_work(samples)
-            if works:
-                yield works
+            for start in range(0, len(samples), most):
+                part = samples[start : start + most]
+                if self.earlier:
+                    works = [work for sample in part for work in self._work_of(sample)]
+                else:
+                    works = self._new_work(part)
+                if works:
+                    yield works
 
     def _new_work(self, samples: Sequence[Sample]) -> list[WorkItem]:
         """All work of samples that no earlier result can belong to."""

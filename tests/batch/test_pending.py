@@ -12,6 +12,7 @@ import pytest
 
 from evaluator import BatchResult, HandlerConfig
 from evaluator.batch import Cell, Identity, Sample, SampleResult, Variant, Verdict, open_batch
+from evaluator.batch import pending as batch_pending
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.identity import (
     changed_settings,
@@ -101,6 +102,28 @@ async def _work_left(pending: PendingWork) -> list[Any]:
         yield [SAMPLE]
 
     return [work async for work in pending.work(rows())]
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 9])
+def test_the_epochs_of_many_rows_are_not_made_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs: int
+) -> None:
+    monkeypatch.setattr(batch_pending, "SLICE", 4)
+    cell = Cell("quiz", "v", "t", "h", False)
+    samples = [Sample(str(n), {"question": n}) for n in range(5)]
+    folder = BatchFolder.create(tmp_path / "b")
+    work = PendingWork([(cell, Variant("v"))], epochs, {}, folder.read_at, lambda _: None, "")
+
+    async def rows():
+        yield samples
+
+    async def sizes() -> list[int]:
+        return [len(works) async for works in work.work(rows())]
+
+    with folder:
+        found = asyncio.run(sizes())
+    assert sum(found) == work.counts.samples == 5 * epochs
+    assert max(found) == max(4, epochs)
 
 
 def test_each_session_counts_what_a_reader_of_its_folder_counts(run: Run, calls: Calls) -> None:
