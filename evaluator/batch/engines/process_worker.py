@@ -67,6 +67,9 @@ async def _serve(connection: socket.socket, stream: BinaryIO) -> None:
             value = await getattr(host, method)(*arguments)
         except Exception as error:
             value = portable_error(error)
+            if number is None:
+                # It has no answer, but what it brought or asked for is lost.
+                send(None, pickle.dumps([("failed", value)], pickle.HIGHEST_PROTOCOL))
         if number is None:
             return
         if method == "close":
