@@ -148,6 +148,31 @@ def test_each_session_counts_what_a_reader_of_its_folder_counts(run: Run, calls:
     check(run(rows, scorers=["includes"], **options))
 
 
+@pytest.mark.parametrize(
+    "run_of_somebody",
+    [
+        1,
+        {"task_id": [], "usage": 1},
+        {"task_id": {}, "usage": {"cost_usd": "x", "input_tokens": 1.5}, "interrupted_calls": []},
+        {"usage": {"cost_usd": 10**400, "input_tokens": True}, "interrupted_calls": -1},
+        {"usage": {"cost_usd": -0.5, "output_tokens": -1, "else": []}},
+    ],
+)
+def test_odd_values_of_an_abandoned_run_are_unknown(
+    run: Run, calls: Calls, run_of_somebody: Any
+) -> None:
+    folder = run(ROWS[:2]).folder
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["sessions"][-1]["state"] = "incomplete"
+    path.write_text(json.dumps(manifest | {"abandoned": [run_of_somebody]}))
+    result = run(ROWS[:3], resume=True, repair=True)
+    assert result.is_complete and result.summary == open_batch(folder).summarise()
+    earlier = result.summary.replaced_spending
+    assert earlier is not None and earlier.cost_usd.known == 0 < earlier.cost_usd.of
+    assert earlier.input_tokens.known == earlier.output_tokens.known == 0
+
+
 def test_a_complete_batch_is_compared_with_its_rows_once(
     run: Run, calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
