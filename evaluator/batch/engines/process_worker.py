@@ -1,6 +1,6 @@
 """The program of a worker process: a Host that answers calls on a socket.
 
-`process_host` starts it, and sends its environment variables before the calls. The end of the
+`process_engine` starts it, and sends its environment variables before the calls. The end of the
 connection, which is also the end of the process that started it, ends this process at once,
 whatever it computes.
 """
