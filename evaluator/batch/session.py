@@ -434,9 +434,7 @@ class Session:
         if isinstance(done, WorkResult) and done.result is None:
             self._leave_pending(done)
             return
-        replaced = False
-        if self.steering.retrying:
-            replaced = self._take_back_replaced(works)
+        replaced = bool(self.steering.retrying) and self._take_back_replaced(works)
         self._store(done)
         if replaced:
             self._write_results()
