@@ -93,8 +93,8 @@ async def plan_costs(
     is_shown = False
     async for works in pending.work(plan.slices()):
         for work in works:
-            if work.sample is not last:
-                last = work.sample
+            if work.sample.id != last:
+                last = work.sample.id
                 is_shown = rows % stride == 0 and rows // stride < MAX_PREVIEWED
                 rows += 1
             await makers_of[work.cell.template, work.cell.variant].add(work, is_shown=is_shown)
@@ -266,7 +266,7 @@ class _CellCost:
         self.total = Amounts()
         self.samples = 0
         self._asked = self._shown = self._shown_asked = 0
-        self._last: tuple[Sample, int | None] | None = None
+        self._last: tuple[str, int | None] | None = None
         self._evaluator = evaluator
         self._node: TopLevel = evaluator.library.get(template).node
         self._arguments = Arguments(self._node)
@@ -317,7 +317,7 @@ class _CellCost:
             answer = sample.answer
         else:
             answer = work.answered.content
-        is_again = self._last is not None and self._last[0] is sample
+        is_again = self._last is not None and self._last[0] == sample.id
         is_shown = is_shown and not is_again
         outcome: Outcome | None = None
         if self._last is not None and is_again:
@@ -346,7 +346,7 @@ class _CellCost:
                 if self._knows_prompt and len(seen) == 1:
                     prompt = seen[0].max_input_tokens
             self._count(None, self._bound(inputs, prompt))
-        self._last = sample, prompt
+        self._last = sample.id, prompt
         self.samples += 1
         self._shown += is_shown
         for scorer, member in self._scorers:

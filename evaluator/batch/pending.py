@@ -13,7 +13,7 @@ from evaluator.batch.identity import Cell, Identity, changed_parts, changed_sett
 from evaluator.batch.options import OnChanged
 from evaluator.batch.records import Sample, SampleResult, Score, Verdict
 from evaluator.batch.result_index import EarlierResults, ResultEntry, ResultIndex
-from evaluator.batch.rows.checked_samples import PackedSamples
+from evaluator.batch.rows.checked_samples import SLICE, PackedSamples
 from evaluator.batch.work import sample_label
 from evaluator.batch.work_items import Variant, WorkItem, scored_by
 from evaluator.errors import RecordError
@@ -98,16 +98,19 @@ class PendingWork:
     async def work(
         self, slices: AsyncIterator[Sequence[Sample]]
     ) -> AsyncGenerator[Sequence[WorkItem]]:
-        """The work that is left in slices of the rows, as far as there is any in a slice. Raises:
-        what reading the rows raises.
+        """The work that is left in slices of the rows, as far as there is any; not more at once
+        than a row or SLICE have. Raises: what reading the rows raises.
         """
+        most = max(1, SLICE // max(1, self.epochs * len(self.cells)))
         async for samples in slices:
-            if self.earlier:
-                works = [work for sample in samples for work in self._work_of(sample)]
-            else:
-                works = self._new_work(samples)
-            if works:
-                yield works
+            for start in range(0, len(samples), most):
+                part = samples[start : start + most]
+                if self.earlier:
+                    works = [work for sample in part for work in self._work_of(sample)]
+                else:
+                    works = self._new_work(part)
+                if works:
+                    yield works
 
     def _new_work(self, samples: Sequence[Sample]) -> list[WorkItem]:
         """All work of samples that no earlier result can belong to."""
@@ -298,18 +301,39 @@ def find_unrecorded(store: TaskStore, earlier: ResultIndex) -> dict[str, int]:
 
 
 def abandoned_runs(
-    store: TaskStore, unrecorded: Mapping[str, int], results: ResultIndex
+    store: TaskStore, unrecorded: Mapping[str, int], folder: BatchFolder
 ) -> list[dict[str, Any]]:
     """The runs of earlier sessions that no sample of a complete batch continues: its row, template
-    or model was changed before it had a result, or its row was removed.
+    or model was changed before it had a result, or its row was removed. A result that another one
+    has replaced is a result too: its own line says what it used.
 
     Each has its `label` and `task_id`, the `usage` of its calls as far as that is recorded, and
     `interrupted_calls`, which were in flight when a process ended and may be billed too.
     """
-    recorded = results.by_identity()
+    recorded = folder.index().by_identity()
+    left = {label: label.partition("/") for label in unrecorded}
+    left = {label: parts for label, parts in left.items() if recorded(parts[0]) is None}
+    if not left:
+        return []
+    identities = {identity for identity, _, _ in left.values()}
+    written: set[tuple[str, int | None]] = set()
+    judged: set[tuple[str, str]] = set()
+
+    def note(result: Mapping[str, Any]) -> None:
+        identity = result["identity"]
+        if identity in identities:
+            written.add((identity, result["task_id"]))
+            judged.add((identity, result["scored_by"]))
+
+    folder.give_lines(note)
     runs: list[dict[str, Any]] = []
-    for label, task_id in unrecorded.items():
-        if recorded(label.partition("/")[0]) is not None:
+    for label, (identity, is_judge, rest) in left.items():
+        task_id = unrecorded[label]
+        if is_judge:
+            is_written = (identity, rest.partition("/")[0]) in judged
+        else:
+            is_written = (identity, task_id) in written
+        if is_written:
             continue
         try:
             tree = read_tree(store, store.read(task_id))

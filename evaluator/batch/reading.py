@@ -31,9 +31,8 @@ from evaluator.batch.summary import (
     summarise_columns,
 )
 from evaluator.batch.summary.calibrated import Calibration
-from evaluator.fields.records import items_of, mapping_of
+from evaluator.fields.records import items_of
 from evaluator.lazy_dataclass import frozen
-from evaluator.record.steps import INTERRUPTED_CALLS
 
 
 @frozen
@@ -198,8 +197,8 @@ class Batch:
     ) -> BatchSummary:
         """As `summarise`, of the results in `columns`, which are all of the batch that count."""
         manifest = self.manifest
-        for run in map(mapping_of, items_of(manifest.get("abandoned"))):
-            columns.abandon(mapping_of(run.get("usage")), run.get(INTERRUPTED_CALLS, 0))
+        for run in items_of(manifest.get("abandoned")):
+            columns.abandon(run)
         summary = summarise_columns(
             columns,
             total=self.totals,

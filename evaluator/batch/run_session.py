@@ -30,7 +30,7 @@ from evaluator.batch.summary import Columns
 from evaluator.batch.work import Worker
 from evaluator.errors import BatchDamaged, UsageError
 from evaluator.fields import to_dict
-from evaluator.fields.records import items_of
+from evaluator.fields.records import items_of, mapping_of
 from evaluator.files.trust import is_signed, signature
 from evaluator.limits.rate_limiter import RateLimiter
 from evaluator.models.provider_batches import ProviderBatches, batches_of
@@ -104,8 +104,7 @@ class SessionManifest:
 
     def store_abandoned(self, runs: Sequence[Mapping[str, Any]]) -> None:
         """Stores the `abandoned_runs`, beside those that earlier sessions have found."""
-        by_task = {run["task_id"]: run for run in (*self._manifest["abandoned"], *runs)}
-        self._manifest["abandoned"] = list(by_task.values())
+        self._manifest["abandoned"] = [*self._manifest["abandoned"], *runs]
 
     def end(self, ended: SessionEnd, checked: str | None) -> None:
         """Stores the end of the session, and the mark of `sign_checked`."""
@@ -242,7 +241,7 @@ async def run_session(
             ended = await session.run(earlier)
             span.set_result(ended)
         if store is not None and unrecorded and ended.state == "complete":
-            manifest.store_abandoned(abandoned_runs(store, unrecorded, folder.index()))
+            manifest.store_abandoned(abandoned_runs(store, unrecorded, folder))
         return ended, session.results.columns
 
 
@@ -263,7 +262,8 @@ def _unrecorded(
     before: Mapping[str, Any],
     earlier: ResultIndex,
 ) -> dict[str, int]:
-    """The task files of earlier sessions that no result refers to, see `find_unrecorded`.
+    """The task files of earlier sessions that no result refers to, see `find_unrecorded`; without
+    those that are counted as abandoned, or their usage would be counted twice.
 
     Raises: BatchDamaged, if there is damage and `options` do not repair it.
     """
@@ -272,7 +272,13 @@ def _unrecorded(
     damage = store.damage(repair=options.repair)
     if damage and not options.repair:
         raise BatchDamaged(f"{damage[0]}; to evaluate the samples that follow it again, {REPAIR}")
-    return find_unrecorded(store, earlier)
+    abandoned = {
+        task_id
+        for run in items_of(before.get("abandoned"))
+        if isinstance(task_id := mapping_of(run).get("task_id"), int)
+    }
+    found = find_unrecorded(store, earlier)
+    return {label: task_id for label, task_id in found.items() if task_id not in abandoned}
 
 
 def _has_all_results(before: Mapping[str, Any], results: int) -> bool:

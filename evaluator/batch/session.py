@@ -436,9 +436,7 @@ class Session:
         if isinstance(done, WorkResult) and done.result is None:
             self._leave_pending(done)
             return
-        replaced = False
-        if self.steering.retrying:
-            replaced = self._take_back_replaced(works)
+        replaced = bool(self.steering.retrying) and self._take_back_replaced(works)
         self._store(done)
         if replaced:
             self._write_results()
@@ -454,7 +452,9 @@ class Session:
             self.stop.ask("incomplete" if self.limiter.refused is None else "budget", done.pending)
             return
         # A call that waits is paid: its sample counts as in flight.
-        if self.waves is None or not self.waves.waits_for(done.work.identity.value):
+        if self.waves is not None and self.waves.waits_for(done.work.identity.value):
+            self.steering.wait(done.work)
+        else:
             self.steering.end([done.work])
         self.worker.unrecorded.update(done.parked)
         self._parked.add(done.work.identity.key)

@@ -74,6 +74,7 @@ class Steering:
     skips: dict[str, Command] = field(default_factory=dict[str, Command])
     _unseen: dict[int, Command] = field(default_factory=dict[int, Command])
     _in_flight: dict[int, WorkItem] = field(default_factory=dict[int, WorkItem])
+    _waiting: set[str] = field(default_factory=set[str])
     _paid: Counter[int] = field(default_factory=Counter[int])
     _ignored: int = 0
     _trouble: str = ""
@@ -197,13 +198,22 @@ class Steering:
         """
         for work in works:
             self._in_flight.pop(id(work), None)
+            if self._waiting:
+                self._waiting.discard(work.identity.key)
             if have_results and self.retrying:
                 self.retrying.pop(work.identity.key, None)
                 if not self.retrying:
                     self._finish_retries()
 
+    def wait(self, work: WorkItem) -> None:
+        """Counts a sample whose calls wait for a provider batch as in flight, until the `end` of
+        the work that resumes it. Only its key is kept.
+        """
+        self._in_flight.pop(id(work), None)
+        self._waiting.add(work.identity.key)
+
     def _keys_in_flight(self) -> set[str]:
-        return {work.identity.key for work in self._in_flight.values()}
+        return {work.identity.key for work in self._in_flight.values()} | self._waiting
 
     def _skip(self, command: Command) -> tuple[CommandState, str]:
         there = self.folder.index()

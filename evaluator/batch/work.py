@@ -211,6 +211,9 @@ class Worker:
             outcome = earlier_outcome(earlier, self._recording(earlier.task_id))
             return outcome, earlier.started, earlier.duration_s
         task = self.unrecorded.get(work.identity.value, work.resumes)
+        if task == work.retry_of:
+            # It waited for a provider batch in this session, and has failed since.
+            task = None
         if task is not None and task != work.resumes:
             ended = self._ended_run(work, task)
             if ended is not None and ended.summary is not None:

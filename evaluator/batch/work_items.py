@@ -38,7 +38,8 @@ class WorkItem:
 
     `resumes`: the task to resume, if there is one. `retry_of`: a failed task, which is started
     again. `answered`: an earlier result, which is only judged again. `keeps`: the scores of an
-    earlier session that stay, by name; their scorers are not called.
+    earlier session that stay, by name; their scorers are not called. `packed`: the sample as data,
+    if it was given as such.
     """
 
     sample: Sample
@@ -122,7 +123,7 @@ class WorkItem:
 
 @frozen
 class WorkResult:
-    """The end of a Work: its result, or the reason in `pending` why it has none.
+    """The end of a work: its result, or the reason in `pending` why it has none.
 
     `parked`: it waits for a provider batch; its tasks and those of its judges by label.
     """

@@ -27,7 +27,15 @@ from evaluator import (
     Usage,
     run_batch_sync,
 )
-from evaluator.batch import BatchOptions, CostPlan, make_plan, open_batch, plan_costs
+from evaluator.batch import (
+    BatchOptions,
+    CostPlan,
+    cost_plan,
+    make_plan,
+    open_batch,
+    plan_costs,
+)
+from evaluator.batch.rows import checked_samples
 from tests.batch.conftest import Scripted
 
 WINDOW = 3_000
@@ -306,6 +314,17 @@ def test_the_plan_of_a_resumed_batch_is_that_of_what_is_left(tmp_path: Path) -> 
     assert f"expected lengths are those recorded in {output}" in left.notes
     nothing = plan_of(rows[:4], resume=True, scorers=[])
     assert (nothing.samples, nothing.most.turns, nothing.most.cost_usd) == (0, 0, 0)
+
+
+def test_a_row_with_epochs_is_one_row_where_rows_were_read_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checked_samples, "SLICE", 4)
+    monkeypatch.setattr(cost_plan, "MAX_PREVIEWED", 5)
+    evaluator = Evaluator(library_of(tmp_path, ASK), "offline", tasks_dir=None)
+    costs = planned(evaluator, [{"q": f"question {n}"} for n in range(10)], epochs=2)
+    assert costs.samples == 20
+    assert any(note.startswith("5 of 10 rows were rendered") for note in costs.notes)
 
 
 def test_recorded_lengths_of_several_models_are_counted_once(tmp_path: Path) -> None:

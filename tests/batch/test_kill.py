@@ -11,6 +11,7 @@ import pytest
 
 from evaluator import TaskStore
 from evaluator.batch import open_batch
+from evaluator.batch.folder import BatchFolder
 from tests.batch.killing import PROFILE, QUIZ, KillingServer
 from tests.cli.conftest import PROGRAM
 
@@ -90,6 +91,10 @@ def write(folder: Path, port: int) -> None:
     (folder / "quiz.xml").write_text(QUIZ)
     (folder / "handlers").mkdir()
     (folder / "handlers" / "wire.xml").write_text(PROFILE.format(port=port))
+    write_rows(folder)
+
+
+def write_rows(folder: Path) -> None:
     rows = [{"id": f"r{n}", "question": "x" * n, "target": str(n)} for n in range(1, ROWS + 1)]
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
 
@@ -122,6 +127,17 @@ def test_what_runs_of_changed_rows_have_used_is_spending_of_earlier_runs(
         assert earlier.cost_usd.of == len(abandoned)
         text = " ".join(summary.to_text().split()).partition("earlier runs, in addition: ")[2]
         assert text.startswith("cost: at least $0.0000, known for ")
+    # The rows are as before, and a further session is killed: no run is counted twice.
+    write_rows(tmp_path)
+    lines_before = (tmp_path / "rows.jsonl").read_text().splitlines()
+    (tmp_path / "rows.jsonl").write_text("\n".join(reversed(lines_before)))
+    run(tmp_path, server, "twice", "killed", 12, False, "--changed", "run", codes=(-9,))
+    run(tmp_path, server, "twice", "killed", None, False, "--changed", "run", codes=(0,))
+    batch = open_batch(tmp_path / "killed")
+    lines = [line.to_dict() for line in BatchFolder.reader(batch.folder).lines()]
+    used = [*lines, *batch.manifest["abandoned"]]
+    calls = sum(each["usage"]["turns"] + each["interrupted_calls"] for each in used)
+    assert batch.summarise().complete and calls == server.posts
 
 
 @pytest.mark.timeout(1200)

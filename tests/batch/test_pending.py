@@ -12,6 +12,7 @@ import pytest
 
 from evaluator import BatchResult, HandlerConfig
 from evaluator.batch import Cell, Identity, Sample, SampleResult, Variant, Verdict, open_batch
+from evaluator.batch import pending as batch_pending
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.identity import (
     changed_settings,
@@ -103,6 +104,28 @@ async def _work_left(pending: PendingWork) -> list[Any]:
     return [work async for work in pending.work(rows())]
 
 
+@pytest.mark.parametrize("epochs", [1, 2, 9])
+def test_the_epochs_of_many_rows_are_not_made_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs: int
+) -> None:
+    monkeypatch.setattr(batch_pending, "SLICE", 4)
+    cell = Cell("quiz", "v", "t", "h", False)
+    samples = [Sample(str(n), {"question": n}) for n in range(5)]
+    folder = BatchFolder.create(tmp_path / "b")
+    work = PendingWork([(cell, Variant("v"))], epochs, {}, folder.read_at, lambda _: None, "")
+
+    async def rows():
+        yield samples
+
+    async def sizes() -> list[int]:
+        return [len(works) async for works in work.work(rows())]
+
+    with folder:
+        found = asyncio.run(sizes())
+    assert sum(found) == work.counts.samples == 5 * epochs
+    assert max(found) == max(4, epochs)
+
+
 def test_each_session_counts_what_a_reader_of_its_folder_counts(run: Run, calls: Calls) -> None:
     def check(result: BatchResult) -> None:
         assert result.summary == open_batch(result.folder).summarise()
@@ -123,6 +146,31 @@ def test_each_session_counts_what_a_reader_of_its_folder_counts(run: Run, calls:
     check(left_out)
     assert left_out.summary.left_out == 2 and left_out.summary.counts.passed == 6
     check(run(rows, scorers=["includes"], **options))
+
+
+@pytest.mark.parametrize(
+    "run_of_somebody",
+    [
+        1,
+        {"task_id": [], "usage": 1},
+        {"task_id": {}, "usage": {"cost_usd": "x", "input_tokens": 1.5}, "interrupted_calls": []},
+        {"usage": {"cost_usd": 10**400, "input_tokens": True}, "interrupted_calls": -1},
+        {"usage": {"cost_usd": -0.5, "output_tokens": -1, "else": []}},
+    ],
+)
+def test_odd_values_of_an_abandoned_run_are_unknown(
+    run: Run, calls: Calls, run_of_somebody: Any
+) -> None:
+    folder = run(ROWS[:2]).folder
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["sessions"][-1]["state"] = "incomplete"
+    path.write_text(json.dumps(manifest | {"abandoned": [run_of_somebody]}))
+    result = run(ROWS[:3], resume=True, repair=True)
+    assert result.is_complete and result.summary == open_batch(folder).summarise()
+    earlier = result.summary.replaced_spending
+    assert earlier is not None and earlier.cost_usd.known == 0 < earlier.cost_usd.of
+    assert earlier.input_tokens.known == earlier.output_tokens.known == 0
 
 
 def test_a_complete_batch_is_compared_with_its_rows_once(

@@ -523,6 +523,33 @@ def test_a_sample_that_waits_is_not_skipped(
     assert answers(batch.run())["r1"] == "2"
 
 
+def test_a_sample_whose_provider_batch_is_over_is_run_again(
+    server: ProviderServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expires = _once(server, "expired")
+    server.fate = lambda custom_id, body: (
+        "errored" if _asks(body, "x") else expires(custom_id, body)
+    )
+    batch = Batch(tmp_path / "b", server, "openai", rows=2)
+    folder = tmp_path / "b" / "batch"
+    tick = server.tick
+    sent: list[int] = []
+
+    def tick_after_the_command(job: Any) -> None:
+        # The second provider batch is that of the call that expired.
+        if len(server.jobs) > 1 and not sent:
+            server.fate = lambda custom_id, body: "succeeded"
+            sent.append(control_batch(folder, "retry", [], wait_s=0).id)
+        if all(command.state != "sent" for command in batch_status(folder).commands):
+            tick(job)
+
+    monkeypatch.setattr(server, "tick", tick_after_the_command)
+    result = batch.run()
+    (command,) = batch_status(folder).commands
+    assert (command.state, command.message) == ("done", "1 samples were run again")
+    assert answers(result) == {"r0": "1", "r1": "2"}
+
+
 @pytest.mark.parametrize("takes_s", [0.0, DAY_S])
 def test_a_paid_answer_is_not_skipped_in_a_later_session(
     server: ProviderServer, tmp_path: Path, takes_s: float

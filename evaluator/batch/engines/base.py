@@ -53,7 +53,7 @@ class Engine(Protocol):
 
     `next_work` returns the next works, as soon as one may start: at most as many as its argument
     says; none at the end and from then on. It is never called twice at once. `on_done` is called
-    with each Work that was taken, once, in the caller's event loop, soon after it is done, in any
+    with each work that was taken, once, in the caller's event loop, soon after it is done, in any
     order; it does not block for long. Results that another process has made may come together. Work
     that has not started yet when `is_stopping` becomes true is handed in as pending. An exception
     from either of them ends the run; `run` raises it after it has cancelled everything in flight.

@@ -230,9 +230,8 @@ _MOMENT_S = 0.03
 
 ELSEWHERE = (
     "a task of a batch cannot start background tasks on another machine than that of the batch; "
-    "take the tools for "
-    "background tasks out of the template and the profile, or run the batch with the engine local "
-    "or processes"
+    "take the tools for background tasks out of the template and the profile, or run the batch "
+    "with the engine local or processes"
 )
 
 

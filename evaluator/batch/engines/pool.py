@@ -303,6 +303,8 @@ class Pool:
             member.owes_sign = False
         elif kind == "notice":
             LOGGER.warning("%s: %s", member.node.name, message[1])
+        elif kind == "failed":
+            self._fail(message[1])
         else:
             _, number, error = message
             self._take_back(member, [number])

@@ -1,6 +1,6 @@
 """The program of a worker process: a Host that answers calls on a socket.
 
-`process_host` starts it, and sends its environment variables before the calls. The end of the
+`process_engine` starts it, and sends its environment variables before the calls. The end of the
 connection, which is also the end of the process that started it, ends this process at once,
 whatever it computes.
 """
@@ -67,6 +67,9 @@ async def _serve(connection: socket.socket, stream: BinaryIO) -> None:
             value = await getattr(host, method)(*arguments)
         except Exception as error:
             value = portable_error(error)
+            if number is None:
+                # It has no answer, but what it brought or asked for is lost.
+                send(None, pickle.dumps([("failed", value)], pickle.HIGHEST_PROTOCOL))
         if number is None:
             return
         if method == "close":

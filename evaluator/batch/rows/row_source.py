@@ -9,6 +9,7 @@ from collections.abc import (
     AsyncIterator,
     Callable,
     Collection,
+    Generator,
     Iterable,
     Iterator,
     Mapping,
@@ -254,24 +255,21 @@ class RowSource:
                     yield [sample]
                 if this.is_done:
                     break
-        yield list(this.finish())
+        for sample in this.finish():
+            yield [sample]
 
     async def _slices(self) -> AsyncGenerator[Sequence[Sample], None]:
         """The samples of rows that are at hand. Other tasks of the event loop run every few
         milliseconds.
         """
-        this = self._pass(self._selection, limit=self._selection.limit)
         most = SLICE if self._origin.is_repeatable else 1
         samples: list[Sample] = []
         since = clock.monotonic()
-        with closing(cast("Rows", self._origin.read())) as rows:
+        with closing(self._steps()) as steps:
             try:
-                for line, row in rows:
-                    sample = this.take(line, row)
+                for sample in steps:
                     if sample is not None:
                         samples.append(sample)
-                    if this.is_done:
-                        break
                     is_time = clock.monotonic() - since > _MAX_HOLD_S
                     if samples and (is_time or len(samples) >= most):
                         yield samples
@@ -283,8 +281,17 @@ class RowSource:
                 if samples:
                     yield samples
                 raise
-        samples.extend(this.finish())
         yield samples
+
+    def _steps(self) -> Generator[Sample | None]:
+        """What each row gives, which may be no sample, then the samples drawn from all rows."""
+        this = self._pass(self._selection, limit=self._selection.limit)
+        with closing(cast("Rows", self._origin.read())) as rows:
+            for line, row in rows:
+                yield this.take(line, row)
+                if this.is_done:
+                    break
+        yield from this.finish()
 
     def check(self, check: Callable[[Sample], object], *, with_shots: bool) -> None:
         """Reads all selected rows and calls `check` with each sample; does nothing if the rows can

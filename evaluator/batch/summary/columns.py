@@ -35,12 +35,16 @@ from evaluator.batch.summary.rows import (
     used_by,
 )
 from evaluator.errors import UsageError
+from evaluator.fields.records import mapping_of
+from evaluator.record.steps import INTERRUPTED_CALLS
 from evaluator.store.columns import Column, Interner, Spool
 
 MAX_LABELS = 30
 MAX_VALUES = 1_000
 _MAX_BALLOTS = 20_000
 _MOST = 2**31 - 1
+_MOST_USED = 1e15
+_USED = (*DOLLARS, *TOKENS)
 _FRESH = 1_000
 """So many rows are appended to the columns at once."""
 _MOST_SCATTERED = 128
@@ -359,12 +363,20 @@ class Columns:
             is_same_run=is_same_run,
         )
 
-    def abandon(self, usage: Mapping[str, Any], interrupted_calls: int) -> None:
-        """Adds what a run without a result has used to `replaced_spending`."""
+    def abandon(self, run: Any) -> None:
+        """Adds what a run without a result has used to `replaced_spending`. The manifest has it, so
+        that it may be anything: what is no amount is unknown.
+        """
+        usage = mapping_of(run).get("usage")
+        if isinstance(usage, Mapping):
+            used = {name: _amount_in(usage, name) for name in usage if name in _USED}
+        else:
+            used = dict.fromkeys(_USED)
+        calls = mapping_of(run).get(INTERRUPTED_CALLS, 0)
         self._add_replaced(
-            used_by({"usage": usage, "scores": {}}),
+            used_by({"usage": used, "scores": {}}),
             0,
-            interrupted_calls=interrupted_calls,
+            interrupted_calls=calls_of(calls) if type(calls) is int and calls >= 0 else 1,
             is_same_run=False,
         )
 
@@ -498,6 +510,12 @@ class Columns:
         number = self.errors.setdefault(kind, len(self.errors))
         self.examples[number] = example
         return number
+
+
+def _amount_in(usage: Mapping[Any, Any], name: str) -> float | None:
+    value = usage[name]
+    is_amount = type(value) is int or (type(value) is float and name in DOLLARS)
+    return value if is_amount and 0 <= value <= _MOST_USED else None
 
 
 def _name_of(value: Any) -> str | None:

@@ -27,6 +27,7 @@ from evaluator.batch import Cell, Identity, Sample, Score, Shot, Variant, Verdic
 from evaluator.batch.engines import LocalEngine
 from evaluator.batch.engines.host import Host, make_recipe
 from evaluator.batch.engines.packing import pack_work, unpack_work
+from evaluator.batch.engines.process_engine import ProcessHost
 from evaluator.batch.engines.taskfiles import make_probe
 from evaluator.batch.identity import decode_line, is_sealed, parse_line
 from evaluator.batch.scorers import scorer
@@ -122,6 +123,27 @@ def test_a_line_and_what_is_counted_of_it_hold_no_secret(
     # What is counted is what a later session reads from the line.
     assert row == ResultRows("of", None).row_of(decode_line(line))
     assert (row[-1][0] == text) is not is_secret
+
+
+def test_messages_that_a_process_cannot_read_are_an_error_of_the_batch() -> None:
+    class Heard(Exception):
+        pass
+
+    def deliver(packed: bytes) -> None:
+        raise Heard(pickle.loads(packed))
+
+    async def main() -> None:
+        host = ProcessHost()
+        try:
+            await host.call("post", b"no pickle")
+            await asyncio.wait_for(host.listen(deliver), 30)
+        finally:
+            await host.finish()
+
+    with pytest.raises(Heard) as caught:
+        asyncio.run(main())
+    (((kind, error),),) = caught.value.args
+    assert kind == "failed" and isinstance(error, ConfigurationError)
 
 
 def test_a_closing_host_cancels_its_samples_and_sends_nothing_about_them(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from evaluator import UsageError
 from evaluator.batch import Sample, Selection
-from evaluator.batch.rows import RowError, RowMapping, RowSource, open_rows
+from evaluator.batch.rows import RowError, RowMapping, RowSource, open_rows, row_source
 
 ROWS: list[dict[str, Any]] = [
     {"id": "a", "x": 1, "target": "t"},
@@ -97,6 +97,25 @@ def test_an_error_of_an_iterator_is_raised() -> None:
 
     with pytest.raises(OSError, match="the line is down"):
         all_of(open_rows(failing()))
+
+
+def test_drawn_rows_come_in_slices_and_those_before_an_invalid_one_come_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(row_source, "SLICE", 2)
+    numbered: list[dict[str, Any]] = [{"id": str(n), "x": n} for n in range(5)]
+    numbered[4]["id"] = "0"
+    rows = open_rows(numbered, selection=Selection(sample=5))
+    found: list[list[str]] = []
+
+    async def collect() -> None:
+        async for samples in rows.slices():
+            found.append([sample.id for sample in samples])
+
+    with pytest.raises(RowError, match="the id is not unique"):
+        asyncio.run(collect())
+    assert [id for ids in found for id in ids] == ["0", "1", "2", "3"]
+    assert max(map(len, found)) <= 2
 
 
 @pytest.mark.parametrize("source", [[], (), iter([])])
