@@ -285,6 +285,9 @@ def report(
     from evaluator.viewer import MAX_SAMPLES, ReportBatch, compare_batches, write_report
 
     found = [open_batch(path) for path in batches]
+    names = [each.name for each in found]
+    if len(set(names)) < len(names):
+        names = [str(folder) for folder in batches]
     path = output or batches[0] / "report.html"
     check_not_record(path)
     results = [each.results() for each in found]
@@ -297,15 +300,16 @@ def report(
                 each.manifest,
                 summary=each.summarise().to_dict(),
                 folder=each.folder,
+                name=name,
             )
-            for each, own in zip(found, results, strict=True)
+            for each, own, name in zip(found, results, names, strict=True)
         ]
         if max_samples is None:
             limit = MAX_SAMPLES
         else:
             limit = max_samples
         if len(found) == 2:
-            compared = compare_batches(*found)
+            compared = [each | {"names": names} for each in compare_batches(*found)]
         else:
             compared = []
         written = write_report(
