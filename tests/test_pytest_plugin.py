@@ -322,6 +322,22 @@ def test_only_samples_that_were_chosen_are_evaluated(run: Run, pytester: pytest.
     assert calls(pytester) == ["1", "3"]
 
 
+def test_samples_that_were_chosen_from_a_file_leave_the_others_to_a_later_run(
+    run: Run, pytester: pytest.Pytester
+) -> None:
+    rows = [{"id": f"r{n}", "question": f"{n} + {n}?", "target": str(2 * n)} for n in (1, 2)]
+    (pytester.path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    test = marked("'rows.jsonl'", each="True") + "def test_each(sample): pass"
+    run(test, "--evaluator-output", "kept", "-k", "r1").assert_outcomes(passed=1, deselected=1)
+    assert calls(pytester) == ["1"]
+    resumed = ["--evaluator-output", "kept", "--evaluator-resume"]
+    run(test, *resumed).assert_outcomes(passed=2)
+    assert calls(pytester) == ["1", "2"]
+    run(test, *resumed, "-k", "r2").assert_outcomes(passed=1, deselected=1)
+    run(test, *resumed).assert_outcomes(passed=2)
+    assert calls(pytester) == ["1", "2"]
+
+
 def test_the_test_about_the_gates_needs_all_samples(run: Run, pytester: pytest.Pytester) -> None:
     run(EACH, "-k", "thresholds or r1").assert_outcomes(passed=1, failed=1, deselected=4)
     assert calls(pytester) == ["1", "2", "3", "4", "5"]

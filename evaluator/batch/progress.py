@@ -295,7 +295,9 @@ class Tally(Totals):
         if self.total is not None:
             done = min(done, max(self.total, self.done))
             left = max(0, self.total - done)
-        if left is not None and rate > 0:
+        if left == 0:
+            eta_s = 0.0
+        elif left is not None and rate > 0:
             eta_s = left / rate
         else:
             eta_s = None
@@ -315,7 +317,11 @@ class Tally(Totals):
         return Snapshot(
             done,
             self.total,
-            verdicts=dict(self.verdicts),
+            verdicts={
+                verdict.value: self.verdicts[verdict.value]
+                for verdict in Verdict
+                if verdict.value in self.verdicts
+            },
             errors={kind: count for kind, count in self.errors.items() if count},
             in_flight=in_flight,
             elapsed_s=now - self.started,

@@ -25,6 +25,8 @@ from evaluator.errors.results import Outcome, TaskError
 from evaluator.files.locations import schemas_dir, shipped
 from evaluator.lazy_dataclass import frozen
 from evaluator.library import TemplateLibrary
+from evaluator.xml.format import format_source
+from evaluator.xml.source import read_source
 
 PROJECTS = ("classify", "extract", "pipeline", "code", "judge")
 """Examples that `evaluator init` starts a project from."""
@@ -105,7 +107,8 @@ def new_template(name: str, type: str, folder: Path) -> bytes:
         text = text.replace("../schemas/task.xsd", os.path.relpath("schemas/task.xsd", folder))
     else:
         text = _SCHEMA.sub("", text)
-    return re.sub(r"\bNAME\b", name, text).encode()
+    # The length of the name and the schema decide where tags are broken.
+    return format_source(read_source(re.sub(r"\bNAME\b", name, text))).encode()
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> tuple[list[str], list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -171,6 +172,8 @@ def show(id_: str, folder: Path | None, as_json: bool) -> None:
     attempts = fields.pop("strategies_tried")
     for name, value in {**fields, **details}.items():
         if value not in (None, [], (), {}, 0, ""):
+            if isinstance(value, (dict, list, tuple)):
+                value = json.dumps(value, ensure_ascii=False)
             echo(f"{name}: {value}")
     for attempt in attempts:
         echo(f"attempt {attempt['attempt']} at {attempt['attempted_at']}: {attempt['strategy']}")

@@ -143,6 +143,9 @@ def compare(
         corrected = compare_corrected(
             a, b, (first, second), scorer=scorer, cluster=found.cluster or None
         )
+    for name, batch, cell in (("a", a, first), ("b", b, second)):
+        if _is_simulated(batch, cell):
+            echo(f"note: answers of {name} are simulated", err=True)
     titles = f"a: {a.folder!s}, {' × '.join(first)}", f"b: {b.folder!s}, {' × '.join(second)}"
     _print_comparison(found, metrics, corrected, titles=titles, as_json=as_json, markdown=markdown)
     if min_difference is not None:
@@ -187,6 +190,14 @@ def _print_comparison(
         echo(found.to_text(common.terminal_width()), nl=False)
         if tables:
             echo("\n" + as_text(tables, common.terminal_width()), nl=False)
+
+
+def _is_simulated(batch: Batch, cell: tuple[str, str]) -> bool:
+    return any(
+        each.get("simulated") is True
+        for each in batch.manifest.get("cells", [])
+        if (each["template"], each["variant"]) == cell
+    )
 
 
 def _total(totals: Iterable[int | None]) -> int | None:
@@ -274,6 +285,9 @@ def report(
     from evaluator.viewer import MAX_SAMPLES, ReportBatch, compare_batches, write_report
 
     found = [open_batch(path) for path in batches]
+    names = [each.name for each in found]
+    if len(set(names)) < len(names):
+        names = [str(folder) for folder in batches]
     path = output or batches[0] / "report.html"
     check_not_record(path)
     results = [each.results() for each in found]
@@ -286,15 +300,16 @@ def report(
                 each.manifest,
                 summary=each.summarise().to_dict(),
                 folder=each.folder,
+                name=name,
             )
-            for each, own in zip(found, results, strict=True)
+            for each, own, name in zip(found, results, names, strict=True)
         ]
         if max_samples is None:
             limit = MAX_SAMPLES
         else:
             limit = max_samples
         if len(found) == 2:
-            compared = compare_batches(*found)
+            compared = [each | {"names": names} for each in compare_batches(*found)]
         else:
             compared = []
         written = write_report(
@@ -443,6 +458,8 @@ def _print_summary(
         echo(shown, nl=False)
         for threshold in checked:
             echo(str(threshold))
+    if any(_is_simulated(found, cell) for cell in found.cells):
+        echo("note: answers are simulated", err=True)
     code = exit_code_of_thresholds(checked, is_complete=numbers.complete)
     if code:
         raise click.exceptions.Exit(code)

@@ -30,7 +30,9 @@ from evaluator.nodes import Atomic, Task, TopLevel
 LOW_SCORE = 0.34
 """A match with a lower score is more likely an accident than a fit."""
 
-INTERNAL = frozenset({"bind_inputs", "choose", "compile", "improve", "logprobs", "reparse"})
+INTERNAL = frozenset(
+    {"bind_inputs", "choose", "compile", "improve", "intake", "logprobs", "reparse"}
+)
 """Subtypes of templates that the Evaluator itself uses; requests are not matched to them."""
 
 FOREIGN_ADVICE = (

@@ -164,6 +164,12 @@ class _SelectedRows:
         self.name = rows.name
         self.notices = rows.notices
 
+    def is_as_described(self) -> bool:
+        """False: the description is that of all rows. So no session of some rows signs that its
+        folder has all results.
+        """
+        return False
+
     async def slices(self) -> AsyncGenerator[Sequence[Sample]]:
         async with aclosing(self._rows.slices()) as slices:
             async for samples in slices:

@@ -127,3 +127,11 @@ def test_the_interval_holds_the_sum_as_often_as_it_says() -> None:
         actual = sum(draw.gammavariate(4, 1) for _ in range(100))
         held += expected.low <= actual <= expected.high
     assert 920 <= held <= 980
+
+
+def test_verdicts_are_in_one_order_and_nothing_left_takes_no_time() -> None:
+    tally = Tally(total=3)
+    for verdict in (Verdict.FAILED, Verdict.PASSED, Verdict.FAILED):
+        tally.keep(verdict)
+    line = line_of(tally.snapshot(0))
+    assert line.startswith("3 of 3: 1 passed, 2 failed") and "ETA 0:00" in line

@@ -57,6 +57,16 @@ def test_a_batch_prints_its_result_and_its_folder(cli: Any, tmp_path: Path) -> N
     assert "6 of 6 results" in ran.out and "met: accuracy >= 0.9" in ran.out
     assert "results: b" in ran.err and "answers are simulated" in ran.err
     assert len((tmp_path / "b" / "results.jsonl").read_text().splitlines()) == 6
+    assert "note: answers are simulated" in cli("summary", "b").err
+
+
+def test_a_report_names_batches_of_one_name_by_their_folders(cli: Any, tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        assert cli(*batch("--output", name)).code == 0
+    assert cli("report", "old", "new", "-o", "both.html").code == 0
+    page = (tmp_path / "both.html").read_text(encoding="utf-8")
+    assert "<title>old and new</title>" in page and "quiz (2)" not in page
+    assert re.search(r'"names":\s*\["old",\s*"new"\]', page)
 
 
 def test_with_json_standard_output_is_one_object_and_progress_is_events(cli: Any) -> None:

@@ -238,6 +238,8 @@ def test_a_part_of_a_variant_is_enough_if_only_one_has_it(cli, write):
     found = cli("compare", "b", "--variant", "m70", "--variant", "large")
     assert found.code == 0, found.err
     assert "simulated/m70-instruct" in found.out and "simulated/large" in found.out
+    notes = "note: answers of a are simulated\nnote: answers of b are simulated\n"
+    assert found.err == notes
     assert cli("compare", "b", "--variant", "m7", "--variant", "large").code == 2
     assert cli("compare", "b", "--variant", "simulated/m7", "--variant", "large").code == 0
 

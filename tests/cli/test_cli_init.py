@@ -110,6 +110,7 @@ def test_a_new_template_of_each_type_has_no_findings(cli: Run, kind: str, tmp_pa
     library = TemplateLibrary.load(file.parent, shipped=False)
     assert list(library.templates) == ["fresh"]
     assert list(library.diagnostics) == []
+    assert cli("fmt", "--check", "templates").code == 0
     again = cli("new", "fresh", "--type", kind)
     assert again.code == 2 and "exists" in again.err
 
@@ -144,6 +145,7 @@ def test_a_new_template_points_at_the_schema_of_its_project(cli: Run, tmp_path: 
     assert (more / root.get(SCHEMA_LOCATION)).resolve() == (
         tmp_path / "schemas" / "task.xsd"
     ).resolve()
+    assert cli("fmt", "--check", "templates").code == 0
 
 
 @pytest.mark.parametrize("name", ["", "../escape", "a b", "{{x}}", "1st"])

@@ -17,7 +17,7 @@ def test_the_table_shows_weights_and_what_a_template_does_not_hold(cli: Any) -> 
     best = json.loads(ran.out)[0]
     assert (ran.code, best["template"], best["missed"]) == (0, "translate", ["libretto"])
     table = cli("match", "translate it")
-    assert "translate (description 0." in table.out
+    assert "translate (name 0." in table.out
     assert "   not held: translate" in table.out
 
 

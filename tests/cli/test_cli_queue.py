@@ -57,6 +57,7 @@ def test_an_entry_is_added_done_shown_exported_and_archived(run, tmp_path):
     assert json.loads(worked)["ended"] == {"done": 1, "pending": 2, "blocked": 1}
     shown = run("queue", "show", "T-01")
     assert "status: done" in shown and "attempt 1 at" in shown and "TASK-1: " in shown
+    assert 'needs: ["T-01"]' in run("queue", "show", "T-02")
     assert "T-02" in run("queue", "list", "--status", "blocked")
     assert run("queue", "retry", "T-02", "try harder").startswith("T-02 pending")
     assert json.loads(run("queue", "skip", "T-02", "--json"))["status"] == "skipped"

@@ -121,3 +121,11 @@ def test_an_instruction_is_found_wherever_it_stands(library: TemplateLibrary, pl
     best = library.match(". ".join(sentences))[0]
     assert best.template.name == "translate"
     assert best.score >= LOW_SCORE
+
+
+def test_a_message_in_an_example_of_the_intake_is_not_matched_to_it(
+    library: TemplateLibrary,
+) -> None:
+    found = library.match("Could you look up the gold price?", 5)
+    assert "read_message" in library.templates
+    assert "read_message" not in [each.template.name for each in found]

@@ -109,6 +109,19 @@ def test_flips_of_both_directions_have_both_answers(tmp_path: Path, two: str) ->
         assert answer.data["title"] == "w"
 
 
+def test_where_nothing_is_lost_the_gained_results_are_shown_first(tmp_path: Path) -> None:
+    for name, scores in (("a", WRONG), ("b", RIGHT)):
+        write_batch(tmp_path / name, [result("x", **scores)], total=1)
+    found = ids(tmp_path)
+    answer = page(tmp_path, f"/compare?a={found['a']}&b={found['b']}")
+    assert flipped(answer) == ["x"]
+    assert (answer.data["chosen"]["from"], answer.data["chosen"]["to"]) == ("failed", "passed")
+    back = page(tmp_path, f"/compare?a={found['b']}&b={found['a']}")
+    assert (back.data["chosen"]["from"], back.data["chosen"]["to"]) == ("passed", "failed")
+    named = page(tmp_path, f"/compare?a={found['a']}&b={found['b']}&from=passed&to=failed")
+    assert flipped(named) == []
+
+
 def test_many_flips_are_paged(tmp_path: Path) -> None:
     for name, given_scores in (("a", RIGHT), ("b", WRONG)):
         write_batch(tmp_path / name, [result(f"s{n:02}", **given_scores) for n in range(25)])
@@ -165,7 +178,7 @@ def test_hostile_text_in_every_field_stays_text(tmp_path: Path, text: str) -> No
     answers = pages(
         tmp_path, f"/compare?a={keys[0]}&b={keys[1]}", f"/compare?a={keys[1]}&b={keys[0]}"
     )
-    assert sum(len(flipped(answer)) for answer in answers) == 1
+    assert [len(flipped(answer)) for answer in answers] == [1, 1]
     for answer in answers:
         assert_harmless(answer.text)
 

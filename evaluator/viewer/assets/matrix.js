@@ -286,7 +286,7 @@ function reasonOf(result) {
   if (result.failure) return `${result.failure.kind}: ${result.failure.message}`;
   for (const [name, score] of Object.entries(result.scores)) {
     if (score.error !== undefined) return `${name}: ${score.error}`;
-    if (score.passed === false || (result.verdict === "unscored" && typeof score.passed !== "boolean" && score.explanation)) return `${name}: ${score.explanation || `read ${score.answer === undefined ? "no answer" : score.answer}`}`;
+    if (score.passed === false || (result.verdict === "unscored" && typeof score.passed !== "boolean" && score.explanation)) return `${name}: ${score.explanation || (score.answer === undefined ? "failed, without an explanation" : `read ${score.answer}`)}`;
   }
   return result.verdict === "unscored" ? "nothing judged it" : "";
 }

@@ -8,6 +8,7 @@ Searches for better templates: their certificates with the tree of candidates.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Collection
 from typing import Any
 
 from evaluator.batch import Batch
@@ -82,7 +83,6 @@ def compare_page(state: State, query: Query) -> Page:
     scorers = sorted(set.intersection(*names))
     scorer = query.get("scorer", "")
     scorer = scorer if scorer in scorers else ""
-    flip = (_verdict(query.get("from", ""), "passed"), _verdict(query.get("to", ""), "failed"))
     shown |= {
         "sides": [a.to_dict(), b.to_dict()],
         "scorers": scorers,
@@ -92,8 +92,6 @@ def compare_page(state: State, query: Query) -> Page:
             "cell_a": a.cell,
             "cell_b": b.cell,
             "scorer": scorer,
-            "from": flip[0].value,
-            "to": flip[1].value,
         },
     }
     if a.id == b.id and a.cell == b.cell:
@@ -112,6 +110,8 @@ def compare_page(state: State, query: Query) -> Page:
     verdicts = [
         (VERDICTS[a.index.verdicts[one]], VERDICTS[b.index.verdicts[other]]) for one, other in pairs
     ]
+    flip = _flip(query, verdicts=verdicts)
+    shown["chosen"] |= {"from": flip[0].value, "to": flip[1].value}
     chosen = [pair for pair, both in zip(pairs, verdicts, strict=True) if both == flip]
     page, pages = page_of(len(chosen), PAIRS_PER_PAGE, query=query)
     these = chosen[(page - 1) * PAIRS_PER_PAGE : page * PAIRS_PER_PAGE]
@@ -126,11 +126,20 @@ def compare_page(state: State, query: Query) -> Page:
     return Page("compare", "Compare", shown, live_ms=0 if numbers.is_current else COMPUTING_MS)
 
 
-def _verdict(text: str, default: str) -> Verdict:
+def _flip(query: Query, verdicts: Collection[tuple[Verdict, Verdict]]) -> tuple[Verdict, Verdict]:
+    """The cell of the table of verdicts that is shown: the one that the query names, else the lost
+    results, or the gained ones if none is lost.
+    """
+    lost = (Verdict.PASSED, Verdict.FAILED)
+    gained = (Verdict.FAILED, Verdict.PASSED)
+    if lost not in verdicts and gained in verdicts:
+        default = gained
+    else:
+        default = lost
     try:
-        return Verdict(text)
+        return Verdict(query.get("from", "")), Verdict(query.get("to", ""))
     except ValueError:
-        return Verdict(default)
+        return default
 
 
 def _side(state: State, folder_id: str, cell: str, default: int) -> ComparedCell:
