@@ -109,7 +109,8 @@ class Steering:
         try:
             state, message = self._apply(command)
         except EvaluatorError as error:
-            state, message = "refused", str(error)
+            state = "refused"
+            message = str(error)
         end = f": {message}" if message else ""
         self.display.show("notice", f"command {command.id}, {command}: {state}{end}")
         self._answer(command, state, message)

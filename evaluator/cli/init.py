@@ -467,9 +467,11 @@ def _row(
     else:
         repaired = case.expect == "repaired" and bool(warnings)
         if repaired:
-            got, shown = ("repaired", "; ".join(warnings))
+            got = "repaired"
+            shown = "; ".join(warnings)
         else:
-            got, shown = ("ok", outcome.content)
+            got = "ok"
+            shown = outcome.content
     template = outcome.notes.get("template") or case.request
     operator = library.get(template).type
     return {

@@ -404,18 +404,7 @@ def _with_request(node: Task, request: SubtaskRequest) -> Task:
     if isinstance(node, Atomic) and _says_more(request, node):
         # No text names this input, so it is appended to the prompt.
         said = Text(_literal(request.description), _SPAN)
-        inputs += (
-            Input(
-                DESCRIPTION,
-                "string",
-                required=False,
-                default=said,
-                source=None,
-                task=None,
-                description="",
-                span=_SPAN,
-            ),
-        )
+        inputs += (_input(DESCRIPTION, "string", said),)
     return replace(
         node, context=context, file_paths=_files(request) or node.file_paths, inputs=inputs
     )
@@ -429,23 +418,25 @@ def _says_more(request: SubtaskRequest, node: Task) -> bool:
     return not is_known and request.description.split() != node.description.value.split()
 
 
+def _input(name: str, type_name: str, default: Text | None = None) -> Input:
+    """An input of a request, which needs no value."""
+    return Input(
+        name,
+        type_name,
+        required=False,
+        default=default,
+        source=None,
+        task=None,
+        description="",
+        span=_SPAN,
+    )
+
+
 def _bare_task(request: SubtaskRequest) -> Atomic:
     # The description is data from a model: it is bound as a value, so that braces in it are not
     # variables.
     description = Text(_literal(request.description), _SPAN)
-    inputs = tuple(
-        Input(
-            name,
-            "any",
-            required=False,
-            default=None,
-            source=None,
-            task=None,
-            description="",
-            span=_SPAN,
-        )
-        for name in request.inputs
-    )
+    inputs = tuple(_input(name, "any") for name in request.inputs)
     # The value of an input that no text can name is appended to the prompt.
     values = "".join(
         f"\n\n{name}:\n{{{{ {name} }}}}" for name in request.inputs if plain_path(name) is not None
@@ -454,18 +445,7 @@ def _bare_task(request: SubtaskRequest) -> Atomic:
     while own_name in request.inputs:
         own_name += "_"
     if request.instructions is None:
-        inputs += (
-            Input(
-                own_name,
-                "string",
-                required=False,
-                default=description,
-                source=None,
-                task=None,
-                description="",
-                span=_SPAN,
-            ),
-        )
+        inputs += (_input(own_name, "string", description),)
     return Atomic(
         description=description,
         subtype=request.subtype,

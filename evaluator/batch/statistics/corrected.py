@@ -295,18 +295,19 @@ def corrected_difference(
     n = min(len(a.predictions), len(b.predictions))
     names = errors_a.keys() | errors_b.keys()
     clusters = len(names)
+    unknown = PairedDifference(
+        None,
+        None,
+        low=None,
+        high=None,
+        p=None,
+        n=n,
+        method=method,
+        clusters=clusters,
+        confidence=confidence,
+    )
     if first.mean is None or second.mean is None:
-        return PairedDifference(
-            None,
-            None,
-            low=None,
-            high=None,
-            p=None,
-            n=n,
-            method=method,
-            clusters=clusters,
-            confidence=confidence,
-        )
+        return unknown
     mean = second.mean - first.mean
     if (
         first.low is None
@@ -315,17 +316,7 @@ def corrected_difference(
         or second.high is None
         or clusters < 2
     ):
-        return PairedDifference(
-            mean,
-            None,
-            low=None,
-            high=None,
-            p=None,
-            n=n,
-            method=method,
-            clusters=clusters,
-            confidence=confidence,
-        )
+        return replace(unknown, mean=mean)
     pairs = [(errors_a.get(name, 0.0), errors_b.get(name, 0.0)) for name in names]
     factor = clusters / (clusters - 1)
     se = math.sqrt(factor * math.fsum((y - x) ** 2 for x, y in pairs))
@@ -340,17 +331,7 @@ def corrected_difference(
     if reach > _NO_SPREAD:
         distance = abs(mean) / reach * normal_quantile((1 + confidence) / 2)
         p = 2 * normal_below(-distance)
-    return PairedDifference(
-        mean,
-        se,
-        low=mean - below,
-        high=mean + above,
-        p=p,
-        n=n,
-        method=method,
-        clusters=clusters,
-        confidence=confidence,
-    )
+    return replace(unknown, mean=mean, se=se, low=mean - below, high=mean + above, p=p)
 
 
 def _side(side: PartlyLabelled, confidence: float) -> tuple[Estimate, dict[Hashable, float]]:

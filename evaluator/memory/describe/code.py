@@ -166,7 +166,8 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
     ),
     "shell": (r"[ \t]*(?:function[ \t]+)?([\w:.-]+)[ \t]*\(\)", r"[ \t]*function[ \t]+([\w:.-]+)"),
 }
-_PATTERNS["typescript"], _PATTERNS["c++"] = _PATTERNS["javascript"], _PATTERNS["c"]
+_PATTERNS["typescript"] = _PATTERNS["javascript"]
+_PATTERNS["c++"] = _PATTERNS["c"]
 _COMPILED = {
     language: Pattern("^(?:" + "|".join(patterns) + ")", "m")
     for language, patterns in _PATTERNS.items()

@@ -104,7 +104,8 @@ def compare_page(state: State, query: Query) -> Page:
             numbers_data(a.batch, b.batch, (a.group, b.group), scorer or None)
         ),
     )
-    first, second = a.rows(), b.rows()
+    first = a.rows()
+    second = b.rows()
     # The rows of the results that have the same sample and epoch.
     pairs = [(row, second[key]) for key, row in first.items() if key in second]
     verdicts = [
