@@ -38,7 +38,7 @@ def print_dry_run(
     from evaluator.batch.cost_plan import plan_costs
 
     costs = asyncio.run(plan_costs(evaluator, plan, like))
-    refused = list(dict.fromkeys(_refusals(evaluator, plan)))
+    refused = first_call_refusals(evaluator, plan)
     deciding = plan.deciding
     if as_json:
         print_json(
@@ -117,10 +117,14 @@ def _dollars(cost: float | None) -> str:
     return f"${cost:,.2f}" if cost >= 1 or cost == 0 else f"${cost:,.6f}"
 
 
-def _refusals(evaluator: Evaluator, plan: BatchPlan) -> Iterator[str]:
+def first_call_refusals(evaluator: Evaluator, plan: BatchPlan) -> list[str]:
     """Sandboxes that are not installed, and the budget's reasons for rejecting a cell's first call,
-    without judges.
+    without judges. Each reason is in the list once.
     """
+    return list(dict.fromkeys(_refusals(evaluator, plan)))
+
+
+def _refusals(evaluator: Evaluator, plan: BatchPlan) -> Iterator[str]:
     from evaluator.batch.cost_plan import waiting_calls
     from evaluator.interpreter.sandboxing import needed_sandboxes
     from evaluator.limits.batch_budget import BatchBudget, BatchSpending

@@ -14,6 +14,7 @@ import click
 from evaluator.batch.definition import BatchDefinition
 from evaluator.cli import common
 from evaluator.cli.batch import EXIT_INCOMPLETE, EXIT_THRESHOLD, make_evaluator
+from evaluator.cli.dry_run import first_call_refusals
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import (
     SectionedCommand,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from evaluator.batch.reading import Batch
     from evaluator.improve.certificate import Certificate
+    from evaluator.improve.run import SearchPlan
     from evaluator.interpreter.evaluator import Evaluator
 
     JudgedBatch = tuple[Batch, str | None]
@@ -165,8 +167,13 @@ def run_search_command(
         plan = asyncio.run(planned)
         for line in plan.lines():
             echo(line)
+        refused = first_call_refusals(evaluator.without_network(), plan.batch)
+        for reason in refused:
+            echo(f"no call is possible: {reason}", err=True)
+        if refused:
+            raise click.exceptions.Exit(EXIT_INCOMPLETE)
         return
-    certificate = _run(planned, write=given["write"])
+    certificate = _run(evaluator, planned, write=given["write"])
     _print(certificate, markdown=markdown, as_json=as_json)
     echo(f"records: {certificate.folder}", err=True)
     if not certificate.is_accepted:
@@ -204,14 +211,16 @@ def _plan(searched: str | JudgedBatch, given: dict[str, Any]) -> tuple[Evaluator
     return evaluator, plan_search(planning, judged.template, judged.rows, options, batch)
 
 
-def _run(planned: Any, *, write: bool) -> Certificate:
+def _run(evaluator: Evaluator, planned: Any, *, write: bool) -> Certificate:
     from evaluator.improve.run import check_writable, run_search, searched_folder
     from evaluator.improve.search import OutOfBudget
 
     folder: list[Path] = []
+    plans: list[SearchPlan] = []
 
     async def run() -> Certificate:
         plan = await planned
+        plans.append(plan)
         if write:
             check_writable(plan.checker)
         for line in plan.lines():
@@ -227,7 +236,10 @@ def _run(planned: Any, *, write: bool) -> Certificate:
             echo(f"\nresume with the same options and --output {place} --resume", err=True)
         if isinstance(error, KeyboardInterrupt):
             raise
-        echo(f"incomplete: {error}; it needs a larger --max-cost", err=True)
+        hint = "; it needs a larger --max-cost"
+        if any(first_call_refusals(evaluator, plan.batch) for plan in plans):
+            hint = ""  # The error says what the first call needs, such as a known price.
+        echo(f"incomplete: {error}{hint}", err=True)
         raise click.exceptions.Exit(EXIT_INCOMPLETE) from None
 
 

@@ -93,3 +93,18 @@ def test_a_shipped_template_cannot_be_written_and_says_so_before_the_search(
     assert refused.code == 2
     assert "ships with this package; to write it, copy its folder" in refused.err
     assert not (project / "s").exists()
+
+
+@pytest.mark.usefixtures("project")
+def test_a_budget_for_a_model_of_unknown_price_is_refused_with_what_is_missing(cli: Any) -> None:
+    env = {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1", "OPENAI_API_KEY": "a-key-of-a-test"}
+    given = (*ARGUMENTS, "--model", "openai/nobody-knows", "--proposals", "better.json")
+    planned = cli(*given, "--max-cost", "5", "--dry-run", env=env)
+    assert planned.code == 5
+    assert "no call is possible: the batch has a budget of $5 but" in planned.err
+    assert "max_output_tokens=" in planned.err
+
+    ended = cli(*given, "--max-cost", "5", "--output", "s", env=env)
+    assert ended.code == 5
+    assert "max_output_tokens=" in ended.err
+    assert "larger --max-cost" not in ended.err
