@@ -139,11 +139,16 @@ class TemplateServer(LanguageServer):
 
 
 def path_of(uri: str) -> str | None:
-    """The path that a file's URI names, without links; None for another URI."""
+    """The path that a file's URI names, without links; None for another URI, and for a name that no
+    file can have.
+    """
     path = to_fs_path(uri)
     if not uri.startswith("file:") or path is None:
         return None
-    return os.path.realpath(path)
+    try:
+        return os.path.realpath(path)
+    except ValueError:  # a zero byte, or half of a surrogate pair
+        return None
 
 
 def uri_of(path: str) -> str:

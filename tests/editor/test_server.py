@@ -254,6 +254,15 @@ def test_symbols_folding_and_formatting(editor: Editor) -> None:
     assert (0, PLAN.count("\n") - 2) in [(fold.start_line, fold.end_line) for fold in folds]
 
 
+@pytest.mark.parametrize("name", ["half-\ud800", "zero-%00", "nowhere"])
+def test_a_document_that_no_file_can_have_has_no_answers(editor: Editor, name: str) -> None:
+    document = types.TextDocumentIdentifier(f"file:///tmp/{name}.xml")
+    place = types.Position(0, 0)
+    client = editor.client
+    assert not editor.run(client.text_document_hover_async(types.HoverParams(document, place)))
+    assert not editor.run(client.text_document_code_lens_async(types.CodeLensParams(document)))
+
+
 def test_lenses_show_the_bound_and_run_only_when_they_are_clicked(editor: Editor) -> None:
     lenses = editor.run(
         editor.client.text_document_code_lens_async(types.CodeLensParams(editor.identifier(NAME)))
