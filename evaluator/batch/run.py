@@ -46,7 +46,7 @@ from evaluator.batch.thresholds import (
     measured_scorers,
 )
 from evaluator.errors import EvaluatorError, UsageError, messages
-from evaluator.errors.messages import type_of
+from evaluator.errors.messages import amount, type_of
 from evaluator.files.locations import given_path
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.interpreter.sync import run_sync
@@ -394,9 +394,8 @@ def _fit_to_machine(plan: BatchPlan) -> tuple[BatchPlan, list[str]]:
         return plan, []
     limits = replace(options.limits, concurrency=fitting)
     notice = (
-        f"evaluating {fitting} samples at once instead of {wanted}: this process may open no more "
-        "files; for more, "
-        "raise the hard limit (ulimit -Hn)"
+        f"evaluating {amount(fitting, 'sample')} at once instead of {wanted}: this process may "
+        "open no more files; for more, raise the hard limit (ulimit -Hn)"
     )
     return replace(plan, options=replace(options, limits=limits)), [notice]
 

@@ -582,7 +582,7 @@ def interrupted_state(error: BaseException) -> tuple[State, str]:
     """The state and the reason of a session that `error` ended."""
     if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
         return "stopped", "interrupted: calls in flight were cancelled"
-    return "incomplete", f"{type(error).__name__}: {error}"
+    return "incomplete", f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:

@@ -279,6 +279,12 @@ def _describe(error: Exception) -> tuple[int, str]:
         return EXIT_FAILED, f"error: {error}"
     if os.environ.get("EVALUATOR_DEBUG"):
         raise error
+    if isinstance(error, MemoryError):
+        return (
+            EXIT_CONFIGURATION,
+            "error: the process got no more memory; free memory, raise its limit (ulimit -v) or "
+            "lower the concurrency, then run the command again",
+        )
     what = f"{type(error).__name__}: {error}"
     return (
         EXIT_FAILED,

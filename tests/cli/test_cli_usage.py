@@ -486,3 +486,15 @@ def test_an_evaluator_is_closed_when_its_command_ends_also_with_an_error(
         main(["run", request_of_run, "--handler", "offline", "--input", "nonsense"])
     assert ended.value.code == 2
     assert len(closed) == 1
+
+
+def test_a_process_without_memory_says_what_to_do(
+    cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(path: str) -> str:
+        raise MemoryError
+
+    monkeypatch.setattr("evaluator.cli.parse.read_text", no_memory)
+    ended = cli("parse", "-")
+    assert ended.code == 3
+    assert "the process got no more memory; free memory" in ended.err
