@@ -86,8 +86,8 @@ class Target:
         else:
             key = None
         if key is None and variable is not None and self.base_url is None:
-            key = self.environ.get(variable)
-        return key or None
+            key = key_in(variable, self.environ)
+        return key
 
 
 @frozen(kw_only=True)
@@ -162,7 +162,7 @@ def profile_key(config: HandlerConfig, environ: Mapping[str, str]) -> str | None
     needs one.
     """
     if config.api_key_env:
-        value = environ.get(config.api_key_env)
+        value = key_in(config.api_key_env, environ)
     else:
         value = None
     # A server on this machine may ask for no key.
@@ -172,7 +172,22 @@ def profile_key(config: HandlerConfig, environ: Mapping[str, str]) -> str | None
         and not is_loopback(urlsplit(config.base_url or "").hostname)
     ):
         raise MissingKey(f"profile {config.name!r} needs {config.api_key_env}, which is not set")
-    return value or None
+    return value
+
+
+def key_in(variable: str, environ: Mapping[str, str]) -> str | None:
+    """The key in an environment variable; None if that is not set or blank. Raises:
+    ConfigurationError, if it cannot be sent.
+    """
+    value = environ.get(variable, "")
+    if not value.strip():
+        return None
+    if any(ord(c) < 32 or ord(c) == 127 for c in value):
+        raise ConfigurationError(
+            f"{variable} holds a control character, such as the end of a line; set it to the key "
+            "alone"
+        )
+    return value
 
 
 def is_own_endpoint(
@@ -221,6 +236,7 @@ def _openai_compatible(target: Target) -> tuple[Backend, str]:
     environ = target.environ
     prefix, _, rest = model.partition("/")
     key = target.key("OPENAI_API_KEY")
+    where = f"profile {target.config.name!r}"
     if target.base_url is not None:
         url = target.base_url
         if prefix in ("openai", "local") and rest:
@@ -232,7 +248,8 @@ def _openai_compatible(target: Target) -> tuple[Backend, str]:
             f"profile {target.config.name!r} is openai_compatible and needs a <base_url>"
         )
     else:
-        url = environ.get("OPENAI_BASE_URL", OPENAI_URL)
+        where = "OPENAI_BASE_URL"
+        url = environ.get(where, OPENAI_URL)
         bare = rest or model
         if key is None and url == OPENAI_URL:
             raise MissingKey(f"{model} needs OPENAI_API_KEY, which is not set")
@@ -240,7 +257,10 @@ def _openai_compatible(target: Target) -> tuple[Backend, str]:
     def make() -> Backend:
         from evaluator.models.openai_compatible import OpenAICompatibleBackend
 
-        return OpenAICompatibleBackend(url, key)
+        try:
+            return OpenAICompatibleBackend(url, key)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{where}: {error}") from error
 
     return target.once("openai_compatible", (url, key), make), bare
 

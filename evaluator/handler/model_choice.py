@@ -389,7 +389,7 @@ def find_provider(
     answers.
     """
     for variable, model in KEYS:
-        if environ.get(variable):
+        if environ.get(variable, "").strip():
             return model, f"{variable} is set", None
     if probe_local:
         for url, server in LOCAL_SERVERS:

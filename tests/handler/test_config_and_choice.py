@@ -363,6 +363,48 @@ def test_a_choice_that_cannot_work_is_an_error_that_says_what_is_missing(config,
         ModelChooser(environ={}, probe_local=False).choose(None, None, config)
 
 
+@pytest.mark.parametrize(
+    ("environ", "config", "says"),
+    [
+        ({"OPENAI_API_KEY": "sk-1\n"}, HandlerConfig(model="openai/m"), "OPENAI_API_KEY holds a c"),
+        ({"OPENAI_API_KEY": " "}, HandlerConfig(model="openai/m"), "needs OPENAI_API_KEY"),
+        (
+            {"MINE": "sk-1\r\nX-More: 1"},
+            HandlerConfig(name="p", base_url="https://m.example/v1", model="m", api_key_env="MINE"),
+            "MINE holds a control character",
+        ),
+        (
+            {"MINE": "\n"},
+            HandlerConfig(name="p", base_url="https://m.example/v1", model="m", api_key_env="MINE"),
+            "profile 'p' needs MINE, which is not set",
+        ),
+        ({"OPENAI_BASE_URL": ""}, HandlerConfig(model="openai/m"), "OPENAI_BASE_URL: the base URL"),
+        (
+            {"OPENAI_BASE_URL": "http://[::1/v1"},
+            HandlerConfig(model="openai/m"),
+            "OPENAI_BASE_URL: the base URL cannot be read",
+        ),
+        (
+            {},
+            HandlerConfig(name="p", base_url="ftp://m.example/v1", model="m"),
+            "profile 'p': the base URL must look like",
+        ),
+    ],
+)
+def test_a_key_or_an_address_that_cannot_be_used_names_its_variable_or_profile(
+    environ, config, says
+):
+    with pytest.raises(ConfigurationError, match=says):
+        ModelChooser(environ=environ, probe_local=False).choose(None, None, config)
+
+
+def test_a_blank_key_chooses_no_provider():
+    chooser = ModelChooser(
+        environ={"OPENAI_API_KEY": " ", "MISTRAL_API_KEY": ""}, probe_local=False
+    )
+    assert chooser.choose(None, None, HandlerConfig()).label == "simulated/default"
+
+
 def test_a_local_server_is_asked_for_its_model():
     with LoopbackServer(default=json_reply({"data": [{"id": "qwen"}]})) as server:
         assert first_model(server.base_url, None) == "qwen"
