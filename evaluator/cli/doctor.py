@@ -21,6 +21,7 @@ from evaluator.cli.common import PATH, json_option, print_json
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import library_option
 from evaluator.errors import ConfigurationError
+from evaluator.errors.messages import amount
 from evaluator.library import TemplateLibrary
 from evaluator.processes import seccomp, starting
 from evaluator.processes.launcher import can_confine
@@ -166,6 +167,7 @@ def doctor(folders: tuple[Path, ...], tasks_dir: Path, as_json: bool) -> None:
         *_platform(),
         *_packages(),
         _model(),
+        *_unusable_keys(),
         *_profiles(),
         *sandbox_findings(load_profiles()),
         _templates(folders),
@@ -212,6 +214,19 @@ def _model() -> Finding:
     return Finding("model", f"{model} ({why})")
 
 
+def _unusable_keys() -> list[Finding]:
+    """The variables of known providers whose value no request can carry."""
+    from evaluator.handler.backends import KEYS, key_in
+
+    found: list[Finding] = []
+    for variable, _ in KEYS:
+        try:
+            key_in(variable, os.environ)
+        except ConfigurationError as error:
+            found.append(Finding("key", str(error), state="problem"))
+    return found
+
+
 def _profiles() -> list[Finding]:
     from evaluator.cli.trust import shown_profiles
     from evaluator.handler.profiles import load_profiles
@@ -232,7 +247,7 @@ def _profiles() -> list[Finding]:
             Finding(f"handler {name}", f"is that of {path}, not the shipped one", state="note")
         )
     for name, profile in sorted(profiles.items()):
-        if profile.api_key_env and not os.environ.get(profile.api_key_env):
+        if profile.api_key_env and not os.environ.get(profile.api_key_env, "").strip():
             found.append(
                 Finding(f"handler {name}", f"{profile.api_key_env} is not set", state="note")
             )
@@ -279,7 +294,7 @@ def _tasks_dir(folder: Path) -> Finding:
     if interrupted:
         return Finding(
             "task files",
-            f"{interrupted} runs in {folder} were interrupted: evaluator tasks list",
+            f"{amount(interrupted, 'interrupted run')} in {folder}: evaluator tasks list",
             state="note",
         )
     return Finding("task files", str(folder))

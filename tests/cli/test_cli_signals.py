@@ -102,7 +102,7 @@ def test_a_killed_run_reads_as_interrupted_with_the_step_that_it_had_begun(
     assert ran.code == 0
     assert "interrupted" in ran.out
     assert "interrupted" in cli("tasks", "show", "1").out
-    assert "1 runs in tasks were interrupted" in cli("doctor").out
+    assert "1 interrupted run in tasks" in cli("doctor").out
 
 
 def test_a_script_ends_with_the_run_that_is_interrupted(start: Any, tmp_path: Path) -> None:

@@ -308,6 +308,13 @@ def test_a_role_that_no_template_names_is_reported_with_the_nearest_one(cli: Any
     assert "no template names this role" not in cli(*arguments, "grader=simulated/x").err
 
 
+def test_the_doctor_names_a_key_that_no_request_can_carry(cli: Any) -> None:
+    ran = cli("doctor", env={"OPENAI_API_KEY": "sk-secret\n"})
+    assert ran.code == 1
+    assert "PROBLEM  key: OPENAI_API_KEY holds a control character" in ran.out
+    assert "sk-secret" not in ran.out + ran.err
+
+
 def test_the_doctor_says_what_mcp_servers_lack_and_starts_none(cli: Any, write: Any) -> None:
     write(
         "handlers/tools.xml",
