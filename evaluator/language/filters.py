@@ -213,14 +213,15 @@ def _numeric(function: Callable[..., Any]) -> Callable[..., Any]:
     return convert
 
 
-def _round(run: Rendering, value: Any, precision: int = 0, method: Any = "common") -> float:
+def _round(run: Rendering, value: Any, precision: int = 0, method: Any = "common") -> int | float:
     if not is_number(value):
         raise LocatedError(f"cannot round {describe(value)}", "wrong-type")
     if method not in ("common", "ceil", "floor"):
         raise LocatedError("method is common, ceil or floor", "wrong-type")
-    return jinja.do_round(
-        float(value), _width(precision, "precision", least=-300, most=300), method
-    )
+    digits = _width(precision, "precision", least=-300, most=300)
+    if isinstance(value, int) and method == "common":
+        return round(value, digits)  # an integer, of any length
+    return jinja.do_round(float(value), digits, method)
 
 
 def _abs(run: Rendering, value: Any) -> Any:
@@ -435,10 +436,18 @@ def apply_filter(
     """Returns the result of a filter by its name, as `map("upper")` needs it. Raises:
     LocatedError.
     """
-    if name not in FILTERS:
+    function = _default if name in ("d", "default") else FILTERS.get(name)
+    if function is None:
         raise unknown_filter(name)
     run.tick()
-    return FILTERS[name](run, value, *args, **kwargs)
+    return function(run, value, *args, **kwargs)
+
+
+def _default(run: Rendering, value: Any, default_value: Any = "", boolean: Any = False) -> Any:
+    """The filter `default` of an item, which is never undefined."""
+    if value is None or (boolean and not value):
+        return default_value
+    return value
 
 
 def _map(run: Rendering, value: Any, *args: Any, **kwargs: Any) -> list[Any]:

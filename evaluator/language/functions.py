@@ -69,10 +69,10 @@ def _split(
     return value.split(separator, maxsplit)
 
 
-def _splitlines(run: Rendering, value: str) -> list[str]:
+def _splitlines(run: Rendering, value: str, keepends: Any = False) -> list[str]:
     run.charge(len(value))
     run.charge_items(sum(value.count(end) for end in _LINE_ENDS) + 1)
-    return value.splitlines()
+    return value.splitlines(bool(keepends))
 
 
 def _method(name: str, growth: int = 1) -> Callable[..., Any]:
