@@ -20,6 +20,7 @@ from evaluator.language.locating import LocatedError, nearest
 from evaluator.language.operators import add, less, run_test
 from evaluator.language.scopes import MISSING, describe, is_number
 from evaluator.language.values import (
+    Group,
     Rendering,
     absent,
     attribute,
@@ -423,7 +424,7 @@ def _groupby(
         key_of=lambda each: _field(run, each, path=attribute, default=default),
         case_sensitive=case_sensitive,
     )
-    named = [{"grouper": key, "list": items} for key, items in groups]
+    named = [Group(grouper=key, list=items) for key, items in groups]
     return _sort(run, named, reverse=False, case_sensitive=case_sensitive, attribute="grouper")
 
 

@@ -13,7 +13,7 @@ from evaluator.language.functions import Macro
 from evaluator.language.locating import LocatedError, guarded
 from evaluator.language.parsing import offset_of, parse_expression, parse_text
 from evaluator.language.scopes import describe
-from evaluator.language.values import Loop, Namespace, Rendering, items_of, text_of
+from evaluator.language.values import Group, Loop, Namespace, Rendering, items_of, text_of
 
 
 def compile_text(value: str) -> Execute:
@@ -200,6 +200,8 @@ class Compiler(ExpressionCompiler):
         first = offset_of(items[0]) if items else offset
 
         def unpack(run: Rendering, value: Any) -> None:
+            if isinstance(value, Group):
+                value = list(value.values())
             if not isinstance(value, list | tuple) or len(value) != len(parts):
                 if isinstance(value, list | tuple):
                     count = f" of {len(value)}"

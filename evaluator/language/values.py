@@ -201,6 +201,12 @@ class Namespace:
         self.fields = fields
 
 
+class Group(dict[str, Any]):
+    """A group of the filter `groupby`: an object with the fields `grouper` and `list`, which can
+    also be bound to two names, as in Jinja2.
+    """
+
+
 class Loop:
     """The value of `loop` inside a `for`."""
 

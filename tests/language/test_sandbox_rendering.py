@@ -108,6 +108,14 @@ RENDERED = [
         "3:2 5:1 ",
     ),
     (
+        "{% for age, group in people | groupby('age') %}{{ age }}:{{ group | length }} {% endfor %}",
+        "3:2 5:1 ",
+    ),
+    (
+        "{{ people | groupby('age') | map(attribute='grouper') }} {{ (people | groupby('age'))[1] }}",
+        '[3, 5] {"grouper": 5, "list": [{"n": "Al", "age": 5}]}',
+    ),
+    (
         "{{ xs | select('odd') | list }} {{ xs | reject('odd') | list }} {{ [1, 1, 2] | unique }}",
         "[3, 1] [2] [1, 2]",
     ),
