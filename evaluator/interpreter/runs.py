@@ -110,7 +110,11 @@ async def record_run(
         return failed
     try:
         with run.services.tracer.task(run.template, run.template_version, task_id) as span:
-            outcome = _complete(run, await _evaluate(run), steps)
+            try:
+                outcome = await _evaluate(run)
+            finally:
+                _count_earlier(run.budget, steps.earlier)
+            outcome = _complete(run, outcome, steps)
             outcome = await _close_task_file(run, outcome, started)
             span.set_result(outcome)
     except BaseException as error:
@@ -182,6 +186,16 @@ async def _evaluate(run: Run) -> Outcome:
         return to_task_error(error, run.budget.usage)
 
 
+def _count_earlier(budget: Budget, earlier: RecordedSteps | None) -> None:
+    """Counts what an earlier process spent, and this run has not taken from its record."""
+    if isinstance(earlier, ResumedSteps):
+        for usage in earlier.unused_usage():
+            budget.charge(Usage.from_dict(usage))
+    if earlier is not None:
+        models = earlier.interrupted_models()
+        budget.count_interrupted(sum(not is_free_model(model) for model in models))
+
+
 def _complete(run: Run, outcome: Outcome, steps: StepLog) -> Outcome:
     """The outcome with its task id, and the usage and the notes of the run as a whole."""
     budget = run.budget
@@ -193,12 +207,6 @@ def _complete(run: Run, outcome: Outcome, steps: StepLog) -> Outcome:
         if isinstance(outcome, TaskError):
             content = content or outcome.content
         outcome = replace(stopped, content=content)
-    if isinstance(earlier, ResumedSteps):
-        for usage in earlier.unused_usage():
-            budget.charge(Usage.from_dict(usage))
-    if earlier is not None:
-        models = earlier.interrupted_models()
-        budget.count_interrupted(sum(not is_free_model(model) for model in models))
     notes: dict[str, Any] = {**outcome.notes}
     if run.warnings:
         notes["warnings"] = [*run.warnings, *notes.get("warnings", ())]
@@ -579,4 +587,5 @@ def _summary(
         reason=reason,
         planned=planned,
         models=tuple(journal.models),
+        interrupted_calls=run.budget.interrupted_calls,
     )
