@@ -35,7 +35,7 @@ from evaluator.errors.results import (
     outcome_from_dict,
 )
 from evaluator.handler.backends import is_free_model
-from evaluator.interpreter.failures import to_task_error
+from evaluator.interpreter.failures import redacted, to_task_error
 from evaluator.interpreter.frame import (
     DEFAULT_MAX_DEPTH,
     NO_OPTIONS,
@@ -232,6 +232,7 @@ def _complete(run: Run, outcome: Outcome, steps: StepLog) -> Outcome:
             usage=budget.usage,
             task_id=task_id,
         )
+    outcome = redacted(outcome, run.services.redactor.redact)
     return replace(outcome, notes=notes, usage=budget.usage, task_id=task_id)
 
 
