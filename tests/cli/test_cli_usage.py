@@ -486,3 +486,25 @@ def test_an_evaluator_is_closed_when_its_command_ends_also_with_an_error(
         main(["run", request_of_run, "--handler", "offline", "--input", "nonsense"])
     assert ended.value.code == 2
     assert len(closed) == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("plan", "summarise", "--input", "document=x"),
+        ("render", "summarise", "--input", "document=x"),
+        ("run", "--template", "summarise", "--input", "document=x", "--handler", "offline"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_command_closes_its_evaluator(cli, monkeypatch, command):
+    closed = []
+    aclose = Evaluator.aclose
+
+    async def noted(self):
+        closed.append(self)
+        await aclose(self)
+
+    monkeypatch.setattr(Evaluator, "aclose", noted)
+    assert cli(*command).code == 0
+    assert len(closed) == 1
