@@ -202,6 +202,14 @@ class Domain:
     tried: dict[int, TopLevel | Node] = field(default_factory=dict[int, "TopLevel | Node"])
     """The ids of the nodes whose sandboxes are all known to work, see `check_sandboxes`."""
 
+    def profile_of(self, task: Task) -> HandlerConfig:
+        """The profile of a task here: that of every task, else the one that it names, else that of
+        the task whose model chose it, else the default one.
+
+        Raises: ConfigurationError, if it cannot be used.
+        """
+        return self.services.profile(self.handler or task.profile or self.authority.profile)
+
     def inside(
         self, authority: Authority, sandbox: Sandbox, *, is_reparsed: bool | None = None
     ) -> Domain:
