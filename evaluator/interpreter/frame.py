@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from evaluator.limits.call_limiter import CallLimiter
     from evaluator.memory import Memory
     from evaluator.models.cache import ResponseCache
+    from evaluator.output.schema import Imports
 
 
 def identity_of(template: str | None, description: str, inputs: Mapping[str, Any]) -> str:
@@ -165,6 +166,19 @@ class Services:
         if name is None or name == self.default_profile.name:
             return self.default_profile
         return profile_named(self.profiles, name)
+
+    def imports(self, authority: Authority) -> Imports:
+        """Which modules of schemas a task with this authority imports.
+
+        A preview runs nothing of the project, so it imports nothing either. With `trust`, the
+        caller vouches for the code that templates name. That does not cover what a model chooses,
+        which may also have written that code.
+        """
+        if self.dry_run:
+            return "none"
+        if self.trust and not authority.is_of_model:
+            return "all"
+        return "allowed"
 
     def new_domain(self, handler: str | None) -> Domain:
         """The domain of a run without a parent that has the profile `handler`, or those that its

@@ -147,15 +147,12 @@ def _task_id(steps: StepLog) -> TaskId | None:
 async def _evaluate(run: Run) -> Outcome:
     services = run.services
     node = run.node
-    # A preview runs nothing of the project, so it imports nothing either.
-    if services.dry_run:
-        imports = "none"
-    elif services.trust:
-        imports = "all"
+    if run.caller is None:
+        authority = services.authority
     else:
-        imports = "allowed"
+        authority = run.caller.domain.authority
     try:
-        with schema_imports(imports):
+        with schema_imports(services.imports(authority)):
             if run.caller is not None:
                 frame = replace(run.caller, path="", budget=run.budget)
             else:
