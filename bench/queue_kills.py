@@ -58,7 +58,7 @@ with TaskQueue(f"{folder}/queue") as queue:
     queue.work_sync(evaluator, workers=entries_at_once, until_empty=True, verifiers=[exclusively])
 """
 _RESULT = re.compile(
-    r"(?P<task>TASK-\d+): fine(?: \(interrupted (?P<times>once|\d+)(?: times)?\))?"
+    r"(?P<task>TASK-\d+): fine \(simulated\)(?: \(interrupted (?P<times>once|\d+)(?: times)?\))?"
 )
 LOG = """
 CREATE TABLE version (sequence INTEGER PRIMARY KEY, document TEXT);

@@ -202,10 +202,16 @@ def prompts_of(
     node = library.get(name).node
     if isinstance(node, Function):
         raise UsageError(f"`{name}` is a function; render a template that calls it")
-    evaluator = Evaluator(library, tasks_dir=None, profiles=profiles, notice=lambda line: None)
-    if inputs is not None:
-        yield _prompts(evaluator, name, "given inputs", inputs, None)
-        return
+    with Evaluator(
+        library, tasks_dir=None, profiles=profiles, notice=lambda line: None
+    ) as evaluator:
+        if inputs is not None:
+            yield _prompts(evaluator, name, "given inputs", inputs, None)
+        else:
+            yield from _prompts_of_examples(evaluator, name, node)
+
+
+def _prompts_of_examples(evaluator: Evaluator, name: str, node: Task) -> Iterator[Prompts]:
     for number in range(min(_MAX_EXAMPLES, max(1, len(node.examples)))):
         title = "sample inputs"
         expected = None

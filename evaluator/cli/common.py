@@ -203,6 +203,28 @@ def warn_of_unknown_roles(library: TemplateLibrary, roles: Collection[str]) -> N
             echo(message, err=True)
 
 
+def refuse_simulated(library: TemplateLibrary, template: str, model: str | None, what: str) -> None:
+    """Raises: ConfigurationError, if `model` is a simulated one and answered the shipped
+    `template`: its example has nothing of what the user asked for. `what` is what such a model
+    cannot do.
+
+    The user's own template of this name may have examples that are meant.
+    """
+    from evaluator.files.locations import shipped
+    from evaluator.handler.backends import is_simulated_model
+
+    if not is_simulated_model(model or ""):
+        return
+    own = library.templates.get(template)
+    if own is None or (
+        own.file is not None and Path(own.file).is_relative_to(shipped("templates"))
+    ):
+        raise ConfigurationError(
+            f"a simulated model cannot {what}; name a model with --model, or set the key of a "
+            "provider"
+        )
+
+
 def read_text(path: str) -> str:
     """The text of a file, or of standard input for `-`, as UTF-8 and at most MAX_INPUT_BYTES.
 

@@ -11,7 +11,7 @@ from evaluator.cli import common
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
 from evaluator.cli.run import print_outcome
-from evaluator.errors import ConfigurationError, Diagnostic, UsageError
+from evaluator.errors import Diagnostic, UsageError
 from evaluator.errors.results import TaskError
 
 if TYPE_CHECKING:
@@ -61,23 +61,15 @@ def compile(
     error. With --run the XML goes to standard error, and the result to standard output. The exit
     code is 1 if the answer cannot be used as a task, or the run fails.
     """
-    from evaluator.files.locations import shipped
-    from evaluator.handler.backends import is_simulated_model
     from evaluator.interpreter.sync import run_sync
 
     _check_usage(out, run_it, yes=yes, inputs=inputs)
     evaluator = options.make_evaluator()
     model = options.model
     compiled = run_sync(evaluator.compile(words, allow_scripts=allow_scripts, allow_tools=tools))
-    template = evaluator.library.templates.get("compile_task")
-    is_shipped = template is None or (
-        template.file is not None and Path(template.file).is_relative_to(shipped("templates"))
+    common.refuse_simulated(
+        evaluator.library, "compile_task", model=compiled.model, what="write a task from words"
     )
-    if is_simulated_model(compiled.model or "") and is_shipped:
-        raise ConfigurationError(
-            "a simulated model cannot write a task from words; name a model with --model, or set "
-            "the key of a provider"
-        )
     _show(compiled, model, to_error=run_it or as_json)
     if compiled.xml is not None and out is not None:
         if not common.write_new(out, compiled.xml.encode()):

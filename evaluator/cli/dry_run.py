@@ -130,9 +130,8 @@ def _refusals(evaluator: Evaluator, plan: BatchPlan) -> Iterator[str]:
     from evaluator.limits.batch_budget import BatchBudget, BatchSpending
 
     for template, handler in plan.evaluations:
-        for sandbox in needed_sandboxes(
-            evaluator.services, evaluator.library.get(template).node, handler=handler
-        ):
+        domain = evaluator.services.new_domain(handler)
+        for sandbox in needed_sandboxes(domain, evaluator.library.get(template).node):
             try:
                 sandbox.program()
             except ConfigurationError as error:

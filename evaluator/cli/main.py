@@ -32,6 +32,8 @@ from evaluator.errors import (
     MachineError,
     RecordError,
     UsageError,
+    advice_on,
+    machine_trouble,
 )
 from evaluator.errors.messages import did_you_mean
 
@@ -267,7 +269,10 @@ def _describe_os_error(error: OSError) -> str:
             return (
                 "the current folder was deleted; change to another folder and run the command again"
             )
-    return f"{error.filename or 'output'}: {error.strerror or error}"
+    text = f"{error.filename or 'output'}: {error.strerror or error}"
+    if machine_trouble(error) is not None:
+        text += f"; {advice_on(error)}"
+    return text
 
 
 def _describe(error: Exception) -> tuple[int, str]:

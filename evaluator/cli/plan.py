@@ -121,6 +121,7 @@ def _plan_run(
         profiles=shown_profiles(),
         notice=lambda line: echo(line, err=True),
     ).without_network()
+    click.get_current_context().with_resource(evaluator)
     planned = make_plan(evaluator, name, rows=[values], options=BatchOptions())
     can_start = print_dry_run(evaluator, planned, as_json=as_json, like=like)
     raise click.exceptions.Exit(0 if can_start else EXIT_INCOMPLETE)

@@ -19,6 +19,7 @@ from evaluator.errors import UsageError
 from evaluator.errors.messages import amount, visible
 
 if TYPE_CHECKING:
+    from evaluator.errors.results import Outcome
     from evaluator.queue import QueueEntry, QueueView, StuckEntry, TaskQueue, Verifier
 
 queue_option = click.option(
@@ -126,9 +127,17 @@ def _add_message(
         if fields.pop(name):
             option = name.replace("_", "-")
             raise UsageError(f"--read and --{option} cannot be combined; the model reads it")
+    from evaluator.jobs.intake import READER
+
     evaluator = options.make_evaluator()
+
+    def check(outcome: Outcome) -> None:
+        common.refuse_simulated(
+            evaluator.library, READER, model=outcome.notes.get("model"), what="read a message"
+        )
+
     with _open(folder) as found:
-        entries = asyncio.run(found.add_message(evaluator, text, **fields))
+        entries = asyncio.run(found.add_message(evaluator, text, check=check, **fields))
         _print_entries(entries, as_json)
 
 

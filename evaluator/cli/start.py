@@ -230,8 +230,14 @@ def _start_detached(
         notify_command = _words(notify)
     folder = options.tasks_dir / BACKGROUND_FOLDER
 
+    context = click.get_current_context()
+
     def run(ready: Callable[[str], None]) -> None:
-        asyncio.run(_host(make, folder, notify=notify_command, max_output=max_output, ready=ready))
+        # The context of the command ends in the first process only.
+        with click.Context(context.command, parent=context):
+            asyncio.run(
+                _host(make, folder, notify=notify_command, max_output=max_output, ready=ready)
+            )
 
     return detach(run)
 

@@ -239,6 +239,7 @@ def render(
         profiles=shown_profiles(),
         notice=lambda line: echo(line, err=True),
     )
+    click.get_current_context().with_resource(evaluator)
     values = common.read_inputs(inputs, node)
     outcome, seen = evaluator.render(name, values)
     services = evaluator.services

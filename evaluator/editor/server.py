@@ -62,8 +62,8 @@ def simulated(project: Project, view: View, name: str) -> str:
             f"`{name}` runs programs or tools, which an editor does not; use: "
             f"evaluator run --template {name} --handler offline"
         )
-    evaluator = offline_evaluator(view.library, project.profiles)
-    outcome = evaluator.evaluate_sync(name, sample_inputs(node))
+    with offline_evaluator(view.library, project.profiles) as evaluator:
+        outcome = evaluator.evaluate_sync(name, sample_inputs(node))
     if isinstance(outcome, TaskError):
         return visible(f"error: {outcome}")
     return visible(f"{outcome.content}\n\n(simulated model)")

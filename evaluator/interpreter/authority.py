@@ -79,6 +79,11 @@ class Authority:
     limits: Mapping[str, float] | None = None
     author: Authority | None = None
 
+    @property
+    def is_of_model(self) -> bool:
+        """Whether a model chose what has this authority."""
+        return self.author is not None
+
     def under(self, config: HandlerConfig) -> Authority:
         """The authority of a task with this profile, and of the tasks inside it."""
         if not config.tools or config.tools in self.grants:

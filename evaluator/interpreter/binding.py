@@ -95,7 +95,7 @@ def _prepared(domain: Domain, node: Task, *, is_root: bool, is_subtask: bool) ->
     services = domain.services
     domain.authority.check(node)
     spec = node.handler
-    profile = services.profile(domain.handler or node.profile)
+    profile = domain.profile_of(node)
     inside = domain.inside(
         domain.authority.under(profile),
         sandbox_of(services, profile, task=node, above=domain.sandbox),

@@ -362,11 +362,8 @@ class EvaluatorParts:
         """
         services = self.services
         for template, handler in runs:
-            for sandbox in needed_sandboxes(
-                services,
-                services.library.get(template).node,
-                handler=handler or self._options.handler,
-            ):
+            domain = services.new_domain(handler or self._options.handler)
+            for sandbox in needed_sandboxes(domain, services.library.get(template).node):
                 await check_sandbox(services, sandbox, asker or services.asker)
         if services.sandbox is None and services.sandbox_trials.is_waived:
             return self.with_sandbox(NO_SANDBOX)

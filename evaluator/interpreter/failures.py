@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -134,6 +134,25 @@ def to_task_error(
             )
         case _:
             return failed
+
+
+def redacted(error: TaskError, redact: Callable[[str], str]) -> TaskError:
+    """`error` without secrets in what it says about the failure: a server may repeat a key there,
+    and a message reaches terminals and logs. The content, which is an answer, stays as it came.
+    """
+    cause = error.cause
+    if cause is not None and redact(str(cause)) != str(cause):
+        # The same exception, whose type and traceback say what happened.
+        cause.args = tuple(redact(part) if isinstance(part, str) else part for part in cause.args)
+        if isinstance(cause, ProviderError):
+            cause.message = redact(cause.message)
+    return replace(
+        error,
+        message=redact(error.message),
+        violations=tuple(
+            replace(finding, message=redact(finding.message)) for finding in error.violations
+        ),
+    )
 
 
 # What to do about a failed model call, by its kind. Other kinds say it themselves.

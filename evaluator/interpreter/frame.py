@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from evaluator.limits.call_limiter import CallLimiter
     from evaluator.memory import Memory
     from evaluator.models.cache import ResponseCache
+    from evaluator.output.schema import Imports
 
 
 def identity_of(template: str | None, description: str, inputs: Mapping[str, Any]) -> str:
@@ -166,6 +167,19 @@ class Services:
             return self.default_profile
         return profile_named(self.profiles, name)
 
+    def imports(self, authority: Authority) -> Imports:
+        """Which modules of schemas a task with this authority imports.
+
+        A preview runs nothing of the project, so it imports nothing either. With `trust`, the
+        caller vouches for the code that templates name. That does not cover what a model chooses,
+        which may also have written that code.
+        """
+        if self.dry_run:
+            return "none"
+        if self.trust and not authority.is_of_model:
+            return "all"
+        return "allowed"
+
     def new_domain(self, handler: str | None) -> Domain:
         """The domain of a run without a parent that has the profile `handler`, or those that its
         tasks name.
@@ -201,6 +215,14 @@ class Domain:
     )
     tried: dict[int, TopLevel | Node] = field(default_factory=dict[int, "TopLevel | Node"])
     """The ids of the nodes whose sandboxes are all known to work, see `check_sandboxes`."""
+
+    def profile_of(self, task: Task) -> HandlerConfig:
+        """The profile of a task here: that of every task, else the one that it names, else that of
+        the task whose model chose it, else the default one.
+
+        Raises: ConfigurationError, if it cannot be used.
+        """
+        return self.services.profile(self.handler or task.profile or self.authority.profile)
 
     def inside(
         self, authority: Authority, sandbox: Sandbox, *, is_reparsed: bool | None = None

@@ -105,10 +105,10 @@ def _more_rights(spawner: Spawner, header: Header) -> str | None:
             "not read"
         )
     fixed = header.extra.get("handler")
-    default = services.default_profile.name
     for template in (name, *library.called_by(name)):
         for task in tasks(library.get(template).node):
-            profile = fixed or task.profile or default
+            # What is resumed here without a profile of its own has that of the task.
+            profile = fixed or task.profile or own_profile
             if task.asks_model and profile != own_profile:
                 return f"has the profile {profile!r}, not {own_profile!r}"
     return None

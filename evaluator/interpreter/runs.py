@@ -35,7 +35,7 @@ from evaluator.errors.results import (
     outcome_from_dict,
 )
 from evaluator.handler.backends import is_free_model
-from evaluator.interpreter.failures import to_task_error
+from evaluator.interpreter.failures import redacted, to_task_error
 from evaluator.interpreter.frame import (
     DEFAULT_MAX_DEPTH,
     NO_OPTIONS,
@@ -110,7 +110,11 @@ async def record_run(
         return failed
     try:
         with run.services.tracer.task(run.template, run.template_version, task_id) as span:
-            outcome = _complete(run, await _evaluate(run), steps)
+            try:
+                outcome = await _evaluate(run)
+            finally:
+                _count_earlier(run.budget, steps.earlier)
+            outcome = _complete(run, outcome, steps)
             outcome = await _close_task_file(run, outcome, started)
             span.set_result(outcome)
     except BaseException as error:
@@ -143,15 +147,12 @@ def _task_id(steps: StepLog) -> TaskId | None:
 async def _evaluate(run: Run) -> Outcome:
     services = run.services
     node = run.node
-    # A preview runs nothing of the project, so it imports nothing either.
-    if services.dry_run:
-        imports = "none"
-    elif services.trust:
-        imports = "all"
+    if run.caller is None:
+        authority = services.authority
     else:
-        imports = "allowed"
+        authority = run.caller.domain.authority
     try:
-        with schema_imports(imports):
+        with schema_imports(services.imports(authority)):
             if run.caller is not None:
                 frame = replace(run.caller, path="", budget=run.budget)
             else:
@@ -182,6 +183,16 @@ async def _evaluate(run: Run) -> Outcome:
         return to_task_error(error, run.budget.usage)
 
 
+def _count_earlier(budget: Budget, earlier: RecordedSteps | None) -> None:
+    """Counts what an earlier process spent, and this run has not taken from its record."""
+    if isinstance(earlier, ResumedSteps):
+        for usage in earlier.unused_usage():
+            budget.charge(Usage.from_dict(usage))
+    if earlier is not None:
+        models = earlier.interrupted_models()
+        budget.count_interrupted(sum(not is_free_model(model) for model in models))
+
+
 def _complete(run: Run, outcome: Outcome, steps: StepLog) -> Outcome:
     """The outcome with its task id, and the usage and the notes of the run as a whole."""
     budget = run.budget
@@ -193,12 +204,6 @@ def _complete(run: Run, outcome: Outcome, steps: StepLog) -> Outcome:
         if isinstance(outcome, TaskError):
             content = content or outcome.content
         outcome = replace(stopped, content=content)
-    if isinstance(earlier, ResumedSteps):
-        for usage in earlier.unused_usage():
-            budget.charge(Usage.from_dict(usage))
-    if earlier is not None:
-        models = earlier.interrupted_models()
-        budget.count_interrupted(sum(not is_free_model(model) for model in models))
     notes: dict[str, Any] = {**outcome.notes}
     if run.warnings:
         notes["warnings"] = [*run.warnings, *notes.get("warnings", ())]
@@ -224,6 +229,7 @@ def _complete(run: Run, outcome: Outcome, steps: StepLog) -> Outcome:
             usage=budget.usage,
             task_id=task_id,
         )
+    outcome = redacted(outcome, run.services.redactor.redact)
     return replace(outcome, notes=notes, usage=budget.usage, task_id=task_id)
 
 
@@ -579,4 +585,5 @@ def _summary(
         reason=reason,
         planned=planned,
         models=tuple(journal.models),
+        interrupted_calls=run.budget.interrupted_calls,
     )

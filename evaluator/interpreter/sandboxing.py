@@ -61,7 +61,7 @@ async def check_sandboxes(run: Run, node: TopLevel | Node, domain: Domain) -> No
     earlier = run.steps.earlier
     if services.dry_run or (earlier is not None and not earlier.may_run()):
         return
-    for sandbox in needed_sandboxes(services, node, handler=domain.handler, above=domain.sandbox):
+    for sandbox in needed_sandboxes(domain, node):
         await check_sandbox(services, sandbox, services.asker)
     domain.tried[id(node)] = node
 
@@ -80,23 +80,22 @@ async def check_sandbox(services: Services, sandbox: Sandbox, asker: Asker | Non
     await services.sandbox_trials.check(sandbox, services.root, ask)
 
 
-def needed_sandboxes(
-    services: Services, node: TopLevel | Node, handler: str | None, above: Sandbox = NO_SANDBOX
-) -> Iterator[Sandbox]:
-    """The sandboxes, other than `none`, of the tasks that a run of `node` with the profile
-    `handler` reaches by name.
+def needed_sandboxes(domain: Domain, node: TopLevel | Node) -> Iterator[Sandbox]:
+    """The sandboxes, other than `none`, of the tasks that a run of `node` in `domain` reaches by
+    name.
 
     Raises: ConfigurationError, for a profile that cannot be used.
     """
+    services = domain.services
     seen: set[tuple[str, Sandbox]] = set()
-    waiting: list[tuple[TopLevel | Node, Sandbox]] = [(node, above)]
+    waiting: list[tuple[TopLevel | Node, Sandbox]] = [(node, domain.sandbox)]
     while waiting:
         here, above = waiting.pop()
         named = {call.name for call, _ in text_calls(here)}
         if isinstance(here, Call):
             named.add(here.template)
         if isinstance(here, Task):
-            config = services.profile(handler or here.profile)
+            config = domain.profile_of(here)
             if here.asks_model:
                 granted = (grant.name for grant in config.tools)
             else:

@@ -30,7 +30,6 @@ from evaluator.nodes import (
     Atomic,
     ContextSettings,
     FilePaths,
-    HandlerSpec,
     Input,
     OutputFormat,
     Span,
@@ -182,10 +181,6 @@ async def _choose(spawner: Spawner, request: SubtaskRequest, context: ToolContex
             return _Chosen(node, name, score=match.score, authority=spawner.authority())
         if tool is not None and tool.policy_for(request.inputs, context.roots) == "allow":
             return _Chosen(node, name, score=match.score, authority=_of_author(spawner))
-    profile = spawner.bound.task.profile
-    if profile is not None:
-        # A template would name its own; the words of a model have that of the task.
-        bare = replace(bare, handler=HandlerSpec(ref=profile))
     return _Chosen(bare, None, score=None, authority=spawner.authority())
 
 

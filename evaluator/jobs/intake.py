@@ -13,14 +13,14 @@ dates, priority, and the earlier entries whose results they need.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any, Literal, cast
 
 from evaluator.errors import UsageError
 from evaluator.errors.messages import cut, shortened
-from evaluator.errors.results import TaskError
+from evaluator.errors.results import Outcome, TaskError
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.jobs.entries import TYPES, EntryType
 from evaluator.lazy_dataclass import frozen
@@ -261,8 +261,13 @@ class ReadEntry:
     after: Sequence[int] = ()
 
 
-async def read_message(evaluator: Evaluator, message: str, now: datetime) -> list[ReadEntry]:
-    """The entries in a message, by the model of the evaluator.
+async def read_message(
+    evaluator: Evaluator,
+    message: str,
+    now: datetime,
+    check: Callable[[Outcome], None] | None = None,
+) -> list[ReadEntry]:
+    """The entries in a message, by the model of the evaluator. `check` gets the outcome first.
 
     Raises: UsageError, if the model's answer cannot be used; the message is unchanged then.
     """
@@ -270,6 +275,8 @@ async def read_message(evaluator: Evaluator, message: str, now: datetime) -> lis
     outcome = await evaluator.evaluate(READER, inputs)
     if isinstance(outcome, TaskError):
         raise UsageError(f"the message was not read: {outcome}")
+    if check is not None:
+        check(outcome)
     answer = cast("Mapping[str, Sequence[Mapping[str, Any]]]", outcome.parsed_data)
     return [_entry(fields, index, now) for index, fields in enumerate(answer["entries"])]
 

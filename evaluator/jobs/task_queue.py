@@ -16,6 +16,7 @@ from typing import Any
 from evaluator import clock
 from evaluator.errors import EvaluatorError, RecordError, UsageError
 from evaluator.errors.messages import visible
+from evaluator.errors.results import Outcome
 from evaluator.files.atomic import locked_file
 from evaluator.files.open_below import open_private_folder
 from evaluator.interpreter.evaluator import Evaluator
@@ -194,18 +195,24 @@ class TaskQueue(QueueView):
         return entry
 
     async def add_message(
-        self, evaluator: Evaluator, message: str, **options: Any
+        self,
+        evaluator: Evaluator,
+        message: str,
+        *,
+        check: Callable[[Outcome], None] | None = None,
+        **options: Any,
     ) -> Sequence[QueueEntry]:
         """Adds the entries that a model reads out of a message, with the template `read_message`:
         goals, types, priorities, dates, and their order. `options` are those of `add`, for
-        each entry; `needs` is added to what the model found.
+        each entry; `needs` is added to what the model found. `check` gets the outcome of the
+        template before anything is added, and raises where it is not to be used.
 
         Raises: UsageError, as `add`, or if the model's answer cannot be used; nothing is added
         then.
         """
         message = checked_text(message)
         now = datetime.fromtimestamp(clock.wall()).astimezone()
-        read = await read_message(evaluator, message, now)
+        read = await read_message(evaluator, message, now=now, check=check)
         needs = tuple(options.pop("needs", ()))
         added: list[QueueEntry] = []
         with self._store.transaction():

@@ -21,6 +21,7 @@ from evaluator import clock
 from evaluator.errors import EvaluatorError, StepUnfinished, ToolError
 from evaluator.errors.messages import cut
 from evaluator.errors.results import FailureReason, Outcome, TaskError, TaskResult
+from evaluator.handler.backends import is_simulated_model
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.frame import ContextItem
 from evaluator.interpreter.recovery import OnUnfinished
@@ -348,6 +349,8 @@ def _result_text(outcome: Outcome, begun: BegunAttempt) -> str:
     text = _short(text, _MAX_RESULT_CHARS)
     if outcome.task_id is not None:
         text = f"TASK-{outcome.task_id}: {text}"
+    if any(map(is_simulated_model, outcome.notes.get("models", ()))):
+        text = f"{text} (simulated)"
     match begun.interruptions:
         case 0:
             return text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -32,14 +32,12 @@ def analyse(text: Text) -> Analysis:
     Raises: ExpressionError at the exact place, with code `syntax`, `forbidden-statement`,
     `unknown-filter`, `unknown-test` or `too-deep`.
     """
-    if has_markup(text.value):
-        return _located(_text_analysis, text)
-    return _CONSTANT
+    return analysis_of(text)
 
 
 def analyse_expression(expression: Expression) -> Analysis:
     """Returns the names and calls in an expression; raises as `analyse` does."""
-    return _located(_expression_analysis, expression.source)
+    return analysis_of(expression)
 
 
 def references_in(owner: Any, *, without: Text | None = None) -> Iterator[Reference]:
@@ -70,9 +68,10 @@ def references_in(owner: Any, *, without: Text | None = None) -> Iterator[Refere
 
 def analysis_of(value: Text | Expression) -> Analysis:
     """Returns the names and calls in a text or an expression; raises as `analyse` does."""
-    if isinstance(value, Text):
-        return analyse(value)
-    return analyse_expression(value)
+    result = _result(value)
+    if isinstance(result, LocatedError):
+        raise result.located(value.source) from result.__cause__
+    return result
 
 
 @frozen
@@ -98,14 +97,17 @@ def read_all(value: Text | Expression) -> Reading:
     A placeholder that cannot be read is skipped. Without it the rest is read, unless a statement
     cannot be read, which may bind names.
     """
-    try:
-        return Reading((), analysis_of(value))
-    except ExpressionError as error:
-        first = error
-    from evaluator.language.parsing import parse_expression, parse_text
+    result = _result(value)
+    if isinstance(result, Analysis):
+        return Reading((), result)
+    from evaluator.language.parsing import TooMuchMarkup, parse_expression, parse_text
     from evaluator.language.walker import analyse_tree
 
     text = value.source
+    first = result.located(text)
+    if isinstance(result, TooMuchMarkup):
+        # Without a placeholder or two it has too much markup still.
+        return Reading((first,), None, frozenset(_WORD.findall(text.value)))
     remaining = text.value
     errors: list[ExpressionError] = []
     words: set[str] = set()
@@ -140,15 +142,18 @@ def read_all(value: Text | Expression) -> Reading:
     return Reading(tuple(errors) or (first,), None, frozenset(words))
 
 
-def _located(function: Callable[[str], Analysis], text: Text) -> Analysis:
-    try:
-        return function(text.value)
-    except LocatedError as error:
-        raise error.located(text) from error.__cause__
+def _result(value: Text | Expression) -> Analysis | LocatedError:
+    """The analysis, or why there is none. Both are kept: many checks ask for each text."""
+    text = value.source.value
+    if isinstance(value, Expression):
+        return _expression_result(text)
+    if has_markup(text):
+        return _text_result(text)
+    return _CONSTANT
 
 
 @lru_cache(CACHE_SIZE)
-def _text_analysis(value: str) -> Analysis:
+def _text_result(value: str) -> Analysis | LocatedError:
     pieces = plain_pieces(value)
     if pieces is not None:
         paths = [piece for piece in pieces if isinstance(piece, PlainPath)]
@@ -156,18 +161,32 @@ def _text_analysis(value: str) -> Analysis:
     from evaluator.language.parsing import parse_text
     from evaluator.language.walker import analyse_tree
 
-    return analyse_tree(parse_text(value), is_expression=False)
+    try:
+        return analyse_tree(parse_text(value), is_expression=False)
+    except LocatedError as error:
+        return _without_frames(error)
 
 
 @lru_cache(CACHE_SIZE)
-def _expression_analysis(value: str) -> Analysis:
+def _expression_result(value: str) -> Analysis | LocatedError:
     path = plain_path(value)
     if path is not None:
         return Analysis((_reference(path),), (), constant=False)
     from evaluator.language.parsing import parse_expression
     from evaluator.language.walker import analyse_tree
 
-    return analyse_tree(parse_expression(value), is_expression=True)
+    try:
+        return analyse_tree(parse_expression(value), is_expression=True)
+    except LocatedError as error:
+        return _without_frames(error)
+
+
+def _without_frames(error: LocatedError) -> LocatedError:
+    """`error` without the frames of the parser, which hold the text and its tokens."""
+    for each in (error, error.__cause__, error.__context__):
+        if each is not None:
+            each.with_traceback(None)
+    return error
 
 
 def _reference(path: PlainPath) -> Reference:

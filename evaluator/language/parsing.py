@@ -43,6 +43,15 @@ _FORBIDDEN: dict[type[nodes.Node], tuple[str, str]] = {
 }
 
 
+class TooMuchMarkup(LocatedError):
+    """A text has more than MAX_TOKENS tokens; `offset` is where the next one begins."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(
+            "the text holds too much markup", "too-deep", offset=offset, forbidden=True
+        )
+
+
 def parse_text(value: str, found: list[LocatedError] | None = None) -> nodes.Template:
     """Returns the checked tree of a text.
 
@@ -174,9 +183,7 @@ def _tokens(pieces: Iterable[_Piece]) -> Iterator[Token]:
     depth = 0
     for count, (kind, value, offset) in enumerate(pieces):
         if count >= MAX_TOKENS:
-            raise LocatedError(
-                "the text holds too much markup", "too-deep", offset=offset, forbidden=True
-            )
+            raise TooMuchMarkup(offset)
         if kind in _IGNORED:
             continue
         if kind == "operator":

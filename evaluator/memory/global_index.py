@@ -346,4 +346,4 @@ class GlobalIndex:
             raise self._failed(error) from error
 
     def _failed(self, error: sqlite3.Error) -> ContextError:
-        return ContextError(f"{self._path}: the index cannot be used: {error}")
+        return ContextError(f"{self._path}: the index cannot be used: {store.problem_of(error)}")

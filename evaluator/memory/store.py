@@ -255,18 +255,19 @@ def connect(path: Path, *, is_snapshot: bool = False) -> sqlite3.Connection:
         connection = database.connect(path, FORMAT, _BUSY_S)
         connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
     except (OSError, sqlite3.Error) as error:
-        if isinstance(error, OSError):
-            reason = error.strerror
-        else:
-            reason = str(error)
         if "no such module" in str(error):
             raise ConfigurationError(
                 f"{path}: the index needs SQLite's full-text search, and this Python's SQLite was "
-                f"built without it ({reason}); use a Python with FTS5, such as one from python.org "
+                f"built without it ({error}); use a Python with FTS5, such as one from python.org "
                 "or a Linux distribution"
             ) from error
-        raise ContextError(f"{path}: the index cannot be opened: {reason}") from error
+        raise ContextError(f"{path}: the index cannot be opened: {problem_of(error)}") from error
     return connection
+
+
+def problem_of(error: OSError | sqlite3.Error) -> str:
+    """The text of an error of an index, and what to do about it."""
+    return database.problem_of(error, damaged="name another file, or delete it and index again")
 
 
 def write_files(

@@ -520,6 +520,8 @@ def _summary_body(summary: Summary) -> str:
         )
     if summary.usage is not None:
         body += _json_field("Usage", summary.usage)
+    if summary.interrupted_calls:
+        body += f"- **Interrupted Calls**: {summary.interrupted_calls}\n"
     return body
 
 

@@ -124,7 +124,7 @@ def _encoded(row: list[Any], parts: tuple[Any, ...], texts: list[str]) -> bytes:
         except TypeError:
             # orjson refuses integers past 64 bits and lone surrogates.
             data = json.dumps(row, default=_to_plain, separators=(",", ":")).encode()
-        # orjson writes NaN as null.
+        # orjson writes NaN as null, and types that a task file refuses, such as UUID.
         if not _collect_texts(parts, texts):
             data = json.dumps(row, default=_to_plain, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -133,10 +133,10 @@ def _encoded(row: list[Any], parts: tuple[Any, ...], texts: list[str]) -> bytes:
 
 
 def _collect_texts(parts: tuple[Any, ...], texts: list[str]) -> bool:
-    """Adds the texts and the keys in `parts` of a record to `texts`. Returns: False, if a number in
-    them is NaN or infinite.
+    """Adds the texts and the keys in `parts` of a record to `texts`. Returns: False, if they have a
+    number that is NaN or infinite, or a value of another type than those of JSON.
     """
-    is_finite = True
+    is_json = True
     values: list[Any] = []
     for part in parts:
         values += _values_of_others[type(part)](part)
@@ -151,7 +151,7 @@ def _collect_texts(parts: tuple[Any, ...], texts: list[str]) -> bool:
             texts += value
             values += value.values()
         elif kind is float:
-            is_finite = is_finite and isfinite(value)
+            is_json = is_json and isfinite(value)
         elif isinstance(value, list | tuple):
             values += value
         elif isinstance(value, Mapping):
@@ -159,7 +159,9 @@ def _collect_texts(parts: tuple[Any, ...], texts: list[str]) -> bool:
             values += value.values()
         elif isinstance(value, str):
             texts.append(value)
-    return is_finite
+        else:
+            is_json = False
+    return is_json
 
 
 def _to_plain(value: object) -> object:

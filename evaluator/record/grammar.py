@@ -524,11 +524,13 @@ def _end(fields: dict[str, Any]) -> StepEnd:
 
 
 _TOTAL = re.compile(r"([0-9]+)(?: of ([0-9]+) planned)?(?: \(([0-9]+) retr(?:y|ies)\))?")
+_COUNT = re.compile(r"[0-9]{1,12}")
 
 
 def _summary(fields: dict[str, Any], result: Any) -> Summary:
     total = _TOTAL.fullmatch(fields["Total Steps"])
-    if total is None or fields["Final Status"] not in _FINAL_STATUSES:
+    interrupted = _COUNT.fullmatch(fields.get("Interrupted Calls", "0"))
+    if total is None or interrupted is None or fields["Final Status"] not in _FINAL_STATUSES:
         raise ValueError("a summary was expected")
     return Summary(
         status=fields["Final Status"],
@@ -540,6 +542,7 @@ def _summary(fields: dict[str, Any], result: Any) -> Summary:
         reason=fields.get("Reason", fields.get("Abort Reason")),
         planned=None if total[2] is None else int(total[2]),
         models=tuple(json.loads(fields.get("Models", "[]"))),
+        interrupted_calls=int(interrupted[0]),
     )
 
 

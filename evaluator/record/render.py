@@ -227,6 +227,7 @@ class _Renderer(Painter):
         for label, value in (
             ("reason", summary.reason),
             ("usage", usage),
+            ("interrupted calls, which may be billed too", summary.interrupted_calls or None),
             ("result", summary.result),
         ):
             if value is not None:
@@ -297,11 +298,16 @@ def tokens_text(usage: Mapping[str, Any] | None) -> str:
     return "?"
 
 
-def cost_text(usage: Mapping[str, Any] | None) -> str:
-    """The cost in US dollars; `?` where it is unknown, nothing where it was not counted."""
+def cost_text(usage: Mapping[str, Any] | None, interrupted_calls: int = 0) -> str:
+    """The cost in US dollars; `?` where it is unknown, nothing where it was not counted. With
+    `interrupted_calls`, which may be billed too, it is a lower bound.
+    """
     if usage is None:
         return ""
-    return _dollars(usage.get("cost_usd"))
+    text = _dollars(usage.get("cost_usd"))
+    if interrupted_calls and text != "?":
+        return f"at least {text}"
+    return text
 
 
 def _dollars(cost: Any) -> str:

@@ -211,7 +211,8 @@ class Summary(JsonForm):
 
     `steps` does not include the `retries`; `planned` is how many steps a complete run has, None
     where that is unknown; `result` is the TaskResult or TaskError as JSON; `models` are those that
-    were called.
+    were called. `interrupted_calls` were in flight when a process ended and may be billed too: the
+    usage does not have them.
     """
 
     status: FinalStatus
@@ -223,6 +224,7 @@ class Summary(JsonForm):
     reason: str | None = None
     planned: int | None = None
     models: tuple[str, ...] = ()
+    interrupted_calls: int = 0
 
 
 @frozen

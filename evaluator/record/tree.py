@@ -146,7 +146,8 @@ def _task_line(node: TaskNode, painter: Painter) -> str:
     if recording.header is not None and recording.header.template:
         facts.append(visible(recording.header.template, one_line=True))
     if recording.summary is not None:
-        facts += _figures(recording.summary.duration_s, recording.summary.usage)
+        summary = recording.summary
+        facts += _figures(summary.duration_s, summary.usage, summary.interrupted_calls)
     return "  ".join(facts)
 
 
@@ -180,9 +181,11 @@ def _step_text(step: Step, painter: Painter) -> str:
     return "  ".join(fact for fact in facts if fact)
 
 
-def _figures(duration_s: float, usage: Mapping[str, Any] | None) -> list[str]:
+def _figures(
+    duration_s: float, usage: Mapping[str, Any] | None, interrupted_calls: int = 0
+) -> list[str]:
     tokens = tokens_text(usage)
-    cost = cost_text(usage)
+    cost = cost_text(usage, interrupted_calls)
     figures = [duration_text(duration_s)]
     if tokens:
         figures.append(f"{tokens} tokens")

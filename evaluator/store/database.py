@@ -27,7 +27,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from evaluator import clock, disk, randomness
-from evaluator.errors import ConfigurationError
+from evaluator.errors import ConfigurationError, advice_on
 from evaluator.files.atomic import NEW_FILE, NO_LINKS
 from evaluator.files.open_below import hole_problem
 from evaluator.lazy_dataclass import frozen
@@ -80,9 +80,8 @@ _ADVICE = {
     sqlite3.SQLITE_CANTOPEN: "check that the folder can be written",
     sqlite3.SQLITE_READONLY: "check that the file and its folder can be written",
     sqlite3.SQLITE_BUSY: "another process keeps it locked; run it again",
-    sqlite3.SQLITE_CORRUPT: "restore it from a backup or an export",
-    sqlite3.SQLITE_NOTADB: "restore it from a backup or an export",
 }
+_RESTORE = "restore it from a backup or an export"
 
 
 @frozen
@@ -221,10 +220,17 @@ def transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> Gene
     connection.execute("COMMIT")
 
 
-def problem_of(error: OSError | sqlite3.Error) -> str:
-    """The text of an error, and what to do about it where SQLite only says that the disk failed."""
+def problem_of(error: OSError | sqlite3.Error, damaged: str = _RESTORE) -> str:
+    """The text of an error, and what to do about it; `damaged`: what to do about a file that is
+    damaged or is not a database.
+    """
+    if isinstance(error, OSError):
+        return f"{error.strerror or error}; {advice_on(error)}"
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the kind of the error
-    advice = _ADVICE.get(code)
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        advice = damaged
+    else:
+        advice = _ADVICE.get(code)
     if advice:
         return f"{error}; {advice}"
     return str(error)

@@ -246,13 +246,14 @@ class LoopbackServer:
         self.paths.append(lines[0].split(" ")[1])
         self.headers.append(headers)
         with self._arrived:
+            # Before anybody learns of the request: what is enqueued then is for later ones.
+            if self._replies:
+                reply = self._replies.popleft()
+            else:
+                reply = self.default
             self.bodies.append(data)
             self._arrived.notify_all()
         self.asked.set()
-        if self._replies:
-            reply = self._replies.popleft()
-        else:
-            reply = self.default
         if isinstance(reply, Answer):
             reply = reply.reply(stream=bool(data.get("stream")) or "stream" in self.paths[-1])
         return await self._send(reply, reader, writer=writer)

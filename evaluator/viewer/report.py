@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, get_args
@@ -334,17 +334,18 @@ def compare_batches(a: Batch, b: Batch) -> list[dict[str, Any]]:
 
 
 def _compared(a: Batch, b: Batch, cells: tuple[Cell, Cell]) -> dict[str, Any]:
-    verdicts = {(each.sample_id, each.epoch): each.verdict for each in a.results(cells[0])}
+    verdicts = {
+        (each.sample_id, each.epoch): (each.verdict, each.place) for each in a.results(cells[0])
+    }
     pairs = [
-        (key, verdicts[key], each.verdict)
+        (key, *verdicts[key], each.verdict)
         for each in b.results(cells[1])
         if (key := (each.sample_id, each.epoch)) in verdicts
     ]
-    shown = {
-        key: flip
-        for flip in FLIPS
-        for key in [key for key, *both in pairs if tuple(both) == flip][:MAX_FLIPS]
-    }
+    shown: list[tuple[str, int]] = []
+    for flip in FLIPS:
+        flipped = [(place, key) for key, one, place, other in pairs if (one, other) == flip]
+        shown += [key for _, key in sorted(flipped)[:MAX_FLIPS]]
     first, second = (
         _results_of(batch, cell, shown) for batch, cell in zip((a, b), cells, strict=True)
     )
@@ -352,16 +353,14 @@ def _compared(a: Batch, b: Batch, cells: tuple[Cell, Cell]) -> dict[str, Any]:
         "names": [a.name, b.name],
         "cells": [" × ".join(part for part in cell if part) for cell in cells],
         "numbers": numbers_data(a, b, cells),
-        "matrix": verdict_matrix((one, other) for _, one, other in pairs),
-        "pairs": [
-            pair_data(first[key], second[key], (None, None))
-            for key in sorted(shown, key=lambda key: FLIPS.index(shown[key]))
-        ],
+        "matrix": verdict_matrix((one, other) for _, one, _, other in pairs),
+        "pairs": [pair_data(first[key], second[key], (None, None)) for key in shown],
     }
 
 
 def _results_of(
-    batch: Batch, cell: Cell, keys: Mapping[tuple[str, int], Any]
+    batch: Batch, cell: Cell, keys: Collection[tuple[str, int]]
 ) -> dict[tuple[str, int], SampleResult]:
     found = batch.results(cell) if keys else ()
-    return {key: each for each in found if (key := (each.sample_id, each.epoch)) in keys}
+    wanted = set(keys)
+    return {key: each for each in found if (key := (each.sample_id, each.epoch)) in wanted}

@@ -341,6 +341,15 @@ def test_pairs_take_a_few_hundred_bytes_whatever_their_inputs() -> None:
     assert peak / 3_000 < 400
 
 
+def test_flipped_samples_are_in_the_order_of_the_dataset() -> None:
+    """Computed ids are hashes, and results come in the order in which they ended."""
+    ids = ["c0", "a1", "d2", "b3"]
+    a = [replace(a_result(each, "f"), place=place) for place, each in enumerate(ids)]
+    b = [replace(a_result(each, "p"), place=place) for place, each in enumerate(ids)]
+    assert compare(reversed(a), b).gained == tuple(ids)
+    assert compare(b, reversed(a)).lost == tuple(ids)
+
+
 def test_pairs_by_inputs_are_in_the_order_of_their_ids() -> None:
     draw = random.Random(2)
     a, b = ([draw.random() for _ in range(30)] for _ in range(2))

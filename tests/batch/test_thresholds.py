@@ -132,6 +132,13 @@ def test_an_unknown_metric_names_those_that_there_are(text: str) -> None:
     assert all(metric in str(raised.value) for metric in METRICS)
 
 
+def test_an_unknown_metric_names_the_nearest_one() -> None:
+    with pytest.raises(UsageError, match="did you mean `accuracy` or `accuracy_low`"):
+        parse_threshold("acuracy >= 1")
+    with pytest.raises(UsageError, match="did you mean `mean`"):
+        parse_threshold("means(judge) >= 1")
+
+
 @given(st.text(max_size=40))
 def test_any_text_is_a_threshold_or_refused(text: str) -> None:
     try:

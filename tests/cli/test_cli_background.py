@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from evaluator import RecordError, UsageError
+from evaluator import Evaluator, RecordError, UsageError
 from evaluator.background import BackgroundStore, BackgroundTask
 from evaluator.cli import background
+from evaluator.cli import start as start_module
 from evaluator.cli.main import cli as cli_group
 from evaluator.store.owners import current_owner
 from tests.optional import needs
@@ -199,6 +200,25 @@ def test_what_the_new_process_cannot_start_is_an_error_of_the_command(
     ran = process("start", *words)
     assert ran.code != 0 and message in ran.err
     assert list((tmp_path / "tasks" / "background").glob("*.log")) == []
+
+
+def test_the_process_of_a_task_closes_its_evaluator(cli, monkeypatch):
+    closed = []
+    aclose = Evaluator.aclose
+
+    async def noted(self):
+        closed.append(self)
+        await aclose(self)
+
+    def in_this_process(run):
+        try:
+            run(lambda task_id: None)
+        finally:
+            assert len(closed) == 1, "a detached process has no other chance"
+
+    monkeypatch.setattr(Evaluator, "aclose", noted)
+    monkeypatch.setattr(start_module, "detach", in_this_process)
+    assert "the profile has no MCP server 'nothing'" in cli("start", "--watch", "nothing").err
 
 
 def test_a_damaged_database_is_named_with_what_to_do(tmp_path, monkeypatch):

@@ -72,7 +72,7 @@ def test_a_full_disk_behind_standard_output_is_reported(
 ) -> None:
     done = shell(f"evaluator {command} > /dev/full", tmp_path, environment)
     assert done.returncode == 3
-    assert "No space left on device" in done.stderr
+    assert "No space left on device; free space" in done.stderr
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
 

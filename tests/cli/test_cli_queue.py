@@ -58,6 +58,7 @@ def test_an_entry_is_added_done_shown_exported_and_archived(run, tmp_path):
     shown = run("queue", "show", "T-01")
     assert "status: done" in shown and "attempt 1 at" in shown and "TASK-1: " in shown
     assert 'needs: ["T-01"]' in run("queue", "show", "T-02")
+    assert shown.splitlines()[-1].endswith(" (simulated)")
     assert "T-02" in run("queue", "list", "--status", "blocked")
     assert run("queue", "retry", "T-02", "try harder").startswith("T-02 pending")
     assert json.loads(run("queue", "skip", "T-02", "--json"))["status"] == "skipped"
@@ -195,3 +196,18 @@ def test_an_edit_is_taken_over_by_the_next_command(tmp_path, cli):
         assert ran.code == 0 and "changed T-01" in ran.err
         assert json.loads(file.read_bytes())["tasks"][0]["goal"] == goal
     assert json.loads(ran.out)["changed"] == ["T-01"]
+
+
+def test_a_simulated_model_does_not_read_a_message_into_entries(cli):
+    ran = cli("queue", "add", "--read", "put the minutes into minutes.md", "--handler", "offline")
+    assert (ran.code, ran.out) == (3, "")
+    assert "a simulated model cannot read a message; name a model with --model" in ran.err
+    assert "The queue is empty." in cli("queue", "list").out
+
+
+def test_the_users_own_template_may_read_a_message_with_a_simulated_model(cli, write):
+    shipped = Path(__file__).parents[2] / "templates" / "queue" / "read_message.xml"
+    write("templates/read_message.xml", shipped.read_bytes())
+    ran = cli("queue", "add", "--read", "put the minutes into minutes.md", "--handler", "offline")
+    assert ran.code == 0, ran.err
+    assert "T-01 pending" in ran.out

@@ -505,3 +505,25 @@ def test_a_process_without_memory_says_what_to_do(
     ended = cli("parse", "-")
     assert ended.code == 3
     assert "the process got no more memory; free memory" in ended.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("plan", "summarise", "--input", "document=x"),
+        ("render", "summarise", "--input", "document=x"),
+        ("run", "--template", "summarise", "--input", "document=x", "--handler", "offline"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_command_closes_its_evaluator(cli, monkeypatch, command):
+    closed = []
+    aclose = Evaluator.aclose
+
+    async def noted(self):
+        closed.append(self)
+        await aclose(self)
+
+    monkeypatch.setattr(Evaluator, "aclose", noted)
+    assert cli(*command).code == 0
+    assert len(closed) == 1

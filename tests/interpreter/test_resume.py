@@ -880,3 +880,5 @@ def test_a_cost_that_was_unknown_before_a_kill_stays_unknown(make_evaluator, tmp
     resumed = asyncio.run(evaluator.resume(1)).unwrap()
     assert resumed.usage == whole.usage
     assert resumed.notes["interrupted_calls"] == 1
+    summary = evaluator.services.store.read(1).summary
+    assert summary.interrupted_calls == 1, "a list of runs does not read the notes"

@@ -242,10 +242,12 @@ def test_what_needs_a_sandbox_is_found_wherever_it_is(make_evaluator, inside):
     library = evaluator.library
     found = {
         sandbox.kind
-        for sandbox in needed_sandboxes(evaluator.services, library.get("all").node, None)
+        for sandbox in needed_sandboxes(
+            evaluator.services.new_domain(None), library.get("all").node
+        )
     }
     assert found == {"bubblewrap"}
-    assert list(needed_sandboxes(evaluator.services, library.get("s").node, None)) == []
+    assert list(needed_sandboxes(evaluator.services.new_domain(None), library.get("s").node)) == []
 
 
 def test_a_profile_names_its_sandbox(tmp_path: Path):

@@ -75,7 +75,7 @@ def test_an_entry_is_done_with_what_was_delivered(queue, make_evaluator, scripte
     assert entry.deliverable_path == str(tmp_path / "queue" / "deliverables" / "T-01.md")
     assert (attempt.strategy, attempt.result, attempt.verification_failure) == (
         "summarise_text",
-        "TASK-1: the summary",
+        "TASK-1: the summary (simulated)",
         None,
     )
     header = TaskStore(tmp_path / "tasks").read(1).header

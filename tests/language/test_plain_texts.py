@@ -43,7 +43,7 @@ def both_ways(monkeypatch: pytest.MonkeyPatch, work) -> tuple[object, object]:
     found: list[object] = []
     for is_plain in (True, False):
         for cached in (
-            *(analysis._text_analysis, analysis._expression_analysis),
+            *(analysis._text_result, analysis._expression_result),
             *(sandbox.compiled_text, sandbox.compiled_expression),
         ):
             cached.cache_clear()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator import Span
+from evaluator import Span, TemplateLibrary
 from evaluator.errors import ExpressionError, SandboxError
+from evaluator.language import parsing
 from evaluator.language.analysis import analyse, analyse_expression
 from evaluator.language.parsing import parse_expression
 from evaluator.language.syntax import Reference
@@ -251,3 +255,25 @@ def test_any_source_is_parsed_or_raises_an_expression_error(source: str) -> None
         except ExpressionError as error:
             places = [error.span.line]
         assert all(place >= 0 for place in places)
+
+
+def test_a_text_with_too_much_markup_is_read_once_until_it_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    reads: list[str] = []
+    text_pieces = parsing._text_pieces
+
+    def counted(source: str) -> Iterator[tuple[str, str, int]]:
+        reads.append(source)
+        return text_pieces(source)
+
+    monkeypatch.setattr(parsing, "_text_pieces", counted)
+    monkeypatch.setattr(parsing, "MAX_TOKENS", 1_000)
+    places = "{{ topic | upper }} " * 500
+    (tmp_path / "much.xml").write_text(
+        f"<task name='much'><description>Much.</description><instructions>{places}</instructions>"
+        "<inputs><input name='topic'/></inputs></task>"
+    )
+    library = TemplateLibrary.load(tmp_path, shipped=False)
+    assert [each.message for each in library.errors] == ["the text holds too much markup"]
+    assert [source for source in reads if source.startswith("{{ topic")] == [places.strip()]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evaluator.batch.engines.base import LimiterProxy, RemoteLimiter
+from evaluator.batch.engines.base import IDLE_S, LimiterProxy, RemoteLimiter
 from evaluator.limits.call_limiter import UNUSED, CallLimiter
 from evaluator.limits.rate_limiter import BatchBudget, Pace, RateLimiter
 from tests.limits.limiter_checks import (
@@ -103,6 +103,30 @@ def test_a_process_keeps_the_place_of_a_call_for_its_next_calls_to_the_same_mode
             permit.release(None, None, 0.0)  # cancelled: nobody knows what it used
         await _run_ready_callbacks()
         assert process.kinds[7:] == ["release", "release"] and in_flight(limiter) == 1
+
+    run(main())
+
+
+def test_a_place_in_which_no_call_is_made_for_a_while_is_given_back():
+    async def main() -> None:
+        limiter = RateLimiter(Pace(concurrency=4))
+        process = OtherProcess(limiter)
+        two = [await process.remote.acquire(planned()) for _ in range(2)]
+        for permit in two:
+            permit.release(ANSWERED, None, 0.5)
+        await _run_ready_callbacks()
+        assert in_flight(limiter) == 2
+        # One place is used again and again, and one is not.
+        for _ in range(5):
+            await asyncio.sleep(IDLE_S / 2)
+            await _make_call(process)
+        assert in_flight(limiter) == 1
+        assert limiter.spending.tokens == 7 * 110
+        await asyncio.sleep(2 * IDLE_S)
+        await _run_ready_callbacks()
+        assert in_flight(limiter) == 0
+        await _make_call(process)
+        assert in_flight(limiter) == 1 and limiter.spending.tokens == 8 * 110
 
     run(main())
 

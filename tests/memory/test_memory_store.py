@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import sqlite3
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from evaluator import ConfigurationError, GlobalIndex
+from evaluator import ConfigurationError, GlobalIndex, disk
 from evaluator.errors import ContextError
 from evaluator.memory import indexer, store
 
@@ -95,6 +96,38 @@ def test_damage_is_an_error_with_the_databases_name(database: Path, tree: Tree) 
         pytest.raises(ContextError, match=r"memory.sqlite: the index cannot be used"),
     ):
         run(index.get_relevant_context_for("heading7"))
+
+
+def test_a_full_disk_is_an_error_that_says_what_to_do(
+    database: Path, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = store.connect
+
+    def connect_small(path: Path, **options: Any) -> sqlite3.Connection:
+        connection = connect(path, **options)
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        return connection
+
+    monkeypatch.setattr(store, "connect", connect_small)
+    root = tree({f"{n}.md": f"# heading{n} " * 200 for n in range(200)})
+    with (
+        GlobalIndex(database) as index,
+        pytest.raises(ContextError, match=r"memory.sqlite: .* disk is full; free space"),
+    ):
+        run(index.add_folder(root))
+
+
+def test_a_folder_without_room_for_an_index_is_an_error_that_says_what_to_do(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(disk, "make_folders", full)
+    monkeypatch.setattr(disk, "link", full)
+    with pytest.raises(ContextError, match=r"No space left on device; free space or choose"):
+        GlobalIndex(database)
 
 
 def test_a_closed_index_cannot_be_used(database: Path) -> None:

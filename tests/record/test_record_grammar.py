@@ -135,7 +135,15 @@ SMALL = Run(
         1,
         2,
     ),
-    Summary("completed", 2, 1, 2.0, {"turns": 2}, {"status": "COMPLETE", "content": "hi"}),
+    Summary(
+        "completed",
+        2,
+        1,
+        2.0,
+        {"turns": 2},
+        {"status": "COMPLETE", "content": "hi"},
+        interrupted_calls=3,
+    ),
 )
 WHOLE_FILE = write(SMALL).data.decode()
 
@@ -229,6 +237,7 @@ SUMMARIES = st.builds(
     reason=st.none() | TEXT,
     planned=st.none() | st.integers(0, 10**6),
     models=st.lists(TEXT, max_size=3).map(tuple),
+    interrupted_calls=st.integers(0, 10**6),
 )
 
 

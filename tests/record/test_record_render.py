@@ -499,3 +499,12 @@ def test_values_that_are_nested_too_deeply_are_reported() -> None:
     message = {"role": "user", "content": deep, "reasoning": deep, "tool_calls": [deep]}
     step = Step(1, StepStart("turn[1]", "model", "m", {"messages": [message], "settings": deep}))
     assert render_messages(Recording(None, (step,))).count("[nested too deeply to show]") == 4
+
+
+def test_a_cost_is_a_lower_bound_where_calls_may_be_billed_too() -> None:
+    assert cost_text({"cost_usd": 0.25}, 1) == "at least $0.25"
+    assert cost_text({"cost_usd": None}, 1) == "?"
+    assert cost_text(None, 1) == ""
+    summary = Summary("completed", 1, 0, 0.1, interrupted_calls=2)
+    shown = render_text(Recording(Header(1, ""), (), summary, "completed"))
+    assert "interrupted calls, which may be billed too: 2" in shown

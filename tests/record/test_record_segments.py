@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import errno
 import json
 import math
 import os
 import subprocess
 import sys
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,6 +103,61 @@ def test_the_file_made_from_a_segment_is_that_of_a_run_with_files_byte_for_byte(
 class Ambiguous:
     def __eq__(self, other: object) -> bool:
         raise ValueError("the truth value of an array is ambiguous")
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    HIGH = 3
+
+
+class Word(enum.StrEnum):
+    YES = "yes"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Colour.RED,
+        Level.HIGH,
+        Word.YES,
+        uuid.UUID(int=7),
+        datetime(2026, 1, 2, tzinfo=UTC),
+        Decimal(1),
+        Path("x"),
+        {1},
+        b"x",
+    ],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.parametrize("place", ["value", "list", "key"])
+def test_a_segment_takes_the_values_that_a_task_file_takes(
+    tmp_path: Path, value: Any, place: str
+) -> None:
+    if place == "key" and isinstance(value, set):
+        return  # not a key in Python either
+    output = {"value": value, "list": {"a": [value]}, "key": None}[place]
+    if place == "key":
+        output = {value: 1}
+    found: list[Any] = []
+    for is_packed in (False, True):
+        store = TaskStore(tmp_path / str(is_packed), is_packed=is_packed)
+        journal = begin(store)
+        try:
+            journal.end(1, StepEnd("success", output, 0.1))
+            journal.flush()
+        except UsageError as error:
+            found.append(str(error).partition(" is not a JSON value: ")[2])
+            journal.end(1, StepEnd("success", None, 0.1))
+        else:
+            (step,) = store.read(1).steps
+            assert step.end is not None
+            found.append(step.end.output)
+        journal.close(Summary("completed", 1, 0, 0.1))
+        store.close()
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("is_packed", [False, True])

@@ -14,10 +14,19 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from evaluator import ConfigurationError, Evaluator, TaskError, TemplateLibrary
+from evaluator import (
+    ConfigurationError,
+    Evaluator,
+    HandlerConfig,
+    SimulatedBackend,
+    TaskError,
+    TemplateLibrary,
+    ToolGrant,
+)
 from evaluator.batch import definition as definition_module
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.permissions import read_with_claims
@@ -25,6 +34,7 @@ from evaluator.cli import main
 from evaluator.files import project_code
 from evaluator.files.project_code import CodeGuard, code_files, import_place
 from evaluator.files.trust import allow
+from evaluator.models.backend import ModelRequest
 
 EVIL = "import pathlib\npathlib.Path('MARK').touch()\n"
 SAME = "def same(output, target):\n    return True\n"
@@ -348,6 +358,52 @@ def test_python_needs_a_permission_for_a_schema_that_only_the_current_folder_has
     assert not (schemas / "MARK").exists()
     with Evaluator(library, "offline", tasks_dir=None, trust=True) as evaluator:
         assert evaluator.evaluate_sync("e").ok
+
+
+@pytest.mark.parametrize("place", ["evilmod.py", "evilmod"])
+def test_a_model_that_writes_the_module_of_a_schema_does_not_have_it_imported(
+    schemas: Path, place: str
+) -> None:
+    """Not even where the user vouches for the project: this code is not the project's."""
+    (schemas / "evilmod.py").write_text(MODEL)
+    template = schemas / "templates/e.xml"
+    template.write_text(template.read_text().replace("evilmod:M", f"{place}:M"))
+    (schemas / "templates/boss.xml").write_text(
+        '<task name="boss" type="atomic"><description>Lead</description><tools>'
+        '<tool name="write_file"/><tool name="subtask"/></tools></task>'
+    )
+    request = {"type": "atomic", "description": "d", "inputs": {}, "hints": {"template": "e"}}
+    steps = iter(
+        [
+            {
+                "tool": "write_file",
+                "arguments": {"path": "evilmod.py", "content": EVIL + MODEL},
+            },
+            {"tool": "subtask", "arguments": request},
+        ]
+    )
+    told: list[str] = []
+
+    def model(asked: ModelRequest) -> Any:
+        told.append(asked.messages[-1].content)
+        return next(steps, '{"answer": "Jupiter"}')
+
+    offline = HandlerConfig(
+        name="offline",
+        backend="simulated",
+        tools=(ToolGrant("write_file", "allow"), ToolGrant("subtask", "allow")),
+    )
+    project_code_schema_cache_clear()
+    library = TemplateLibrary.load("templates", shipped=False)
+    with Evaluator(
+        library, offline, backend=SimulatedBackend(script=model), tasks_dir=None, trust=True
+    ) as evaluator:
+        evaluator.evaluate_sync("boss").unwrap()
+        assert not (schemas / "MARK").exists()
+        assert any("is not imported" in each for each in told), told
+        # The control: what this person names is imported.
+        evaluator.evaluate_sync("e").unwrap()
+    assert (schemas / "MARK").exists()
 
 
 def test_the_program_is_not_imported_from_the_current_folder(project: Path) -> None:

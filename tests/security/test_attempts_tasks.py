@@ -599,6 +599,49 @@ def test_the_words_of_a_model_go_to_the_provider_of_its_task(
     assert choice["why"] == "named by the profile 'near'"
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"type": "atomic", "description": "count", "inputs": {}, "hints": {"template": "counter"}},
+        {"type": "atomic", "description": "Count the sheep in the field", "inputs": {}},
+    ],
+    ids=["hint", "match"],
+)
+def test_a_chosen_template_without_a_profile_has_that_of_its_task(
+    world: World, arguments: dict[str, Any]
+) -> None:
+    """With the default profile it would be refused, because it would call another provider."""
+    xml = """<task name="boss" type="atomic"><description>lead</description><handler ref="near"/>
+        <tools><tool name="subtask"/></tools><instructions>BOSS</instructions></task>
+        <task name="counter" type="atomic"><description>Count the sheep in the field</description>
+        <inputs><input name="sheep"><task name="inner" type="atomic"><description>Look</description>
+        </task></input></inputs></task>"""
+    asked = Answer(None, "tool_calls", [("c", "subtask", json.dumps(arguments))])
+    with LoopbackServer(default=Answer("far")) as far, LoopbackServer(asked) as near:
+        near.default = Answer("done")
+        default, own = (
+            HandlerConfig(
+                name=name, backend="openai_compatible", base_url=server.base_url, model="m"
+            )
+            for name, server in (("default", far), ("near", near))
+        )
+        library = TemplateLibrary()
+        library.add(f"<library>{xml}</library>")
+        with Evaluator(
+            library,
+            None,
+            profiles={"default": default, "near": own},
+            tasks_dir=world.folder / "tasks",
+        ) as evaluator:
+            evaluator.evaluate_sync("boss").unwrap()
+            subtask = TaskStore(world.folder / "tasks").read(2)
+            assert (subtask.status, subtask.header.template) == ("completed", "counter")
+            assert (near.posts, far.posts) == (4, 0)
+            # The control: a person who names the template gets the default profile.
+            evaluator.evaluate_sync("counter").unwrap()
+            assert (near.posts, far.posts) == (4, 2)
+
+
 def test_the_limits_of_the_task_above_hold_in_its_subtasks(world: World) -> None:
     wide = """<task name="wide" type="atomic"><description>d</description><handler max_output_tokens="5000"
         max_context_fraction="0.9"/><instructions>WIDE</instructions></task>"""

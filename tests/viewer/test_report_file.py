@@ -379,8 +379,12 @@ def test_flips_beyond_the_limit_are_counted(
 ) -> None:
     monkeypatch.setattr(report, "MAX_FLIPS", 2)
     wrong = {"includes": Score(0.0, False)}
-    a = write_batch(tmp_path / "a", [result(f"s{number}", scores=wrong) for number in range(5)])
-    b = write_batch(tmp_path / "b", [result(f"s{number}") for number in range(5)])
+    # Results are in the order in which they ended, flips in that of the dataset.
+    places = (4, 1, 3, 0, 2)
+    a = write_batch(
+        tmp_path / "a", [result(f"s{place}", scores=wrong, place=place) for place in places]
+    )
+    b = write_batch(tmp_path / "b", [result(f"s{place}", place=place) for place in range(5)])
     (found,) = compare_batches(open_batch(a), open_batch(b))
     assert found["matrix"] == [{"a": "failed", "b": "passed", "count": 5}]
     assert [pair["title"] for pair in found["pairs"]] == ["s0", "s1"]

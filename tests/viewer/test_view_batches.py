@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import pytest
 
 from evaluator import TaskStore
-from evaluator.batch import Score, open_batch
+from evaluator.batch import Score, open_batch, run_batch_sync
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.wave_log import WaveLog
 from evaluator.cli import main
@@ -460,6 +460,18 @@ def test_plots_are_of_the_chosen_rows(tmp_path: Path) -> None:
     scatter = page(tmp_path, f"{link}?{query}").data["matrix"]["plot"]
     assert scatter["points"] == [[11, 1, "passed"]] * 3
     assert page(tmp_path, f"{link}?plot=nonsense").data["matrix"]["plot"] is None
+
+
+def test_a_sample_whose_answer_existed_has_no_command_that_repeats_it(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"id": "a", "question": "What?", "output": "Canberra"}\n')
+    folder = tmp_path / "b"
+    run_batch_sync(
+        "answer_question", str(rows), answers="output", scorers=["exact"], output=str(folder)
+    )
+    (link,) = sample_links(page(tmp_path, batch_link(tmp_path)))
+    data = page(tmp_path, link).data
+    assert (data["result"]["content"], data["command"]) == ("Canberra", "")
 
 
 def test_the_command_of_a_sample_repeats_it_and_is_safe_to_paste(

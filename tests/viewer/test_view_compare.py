@@ -28,9 +28,10 @@ def two(tmp_path: Path) -> str:
     answers = {"w": (RIGHT, WRONG), "x": (WRONG, RIGHT), "y": (WRONG, RIGHT), "z": (RIGHT, RIGHT)}
     for place, name in enumerate("ab"):
         rows = [
-            result(key, content=f"It is {name} <b>.", **sides[place])
-            for key, sides in answers.items()
+            result(key, content=f"It is {name} <b>.", place=row, **sides[place])
+            for row, (key, sides) in enumerate(answers.items())
         ]
+        rows.reverse()  # results are in the order in which they ended, pairs in that of the dataset
         metrics = [{"type": "macro", "name": "macro", "by": "{{ target }}"}]
         write_batch(
             tmp_path / name, rows, total=4, scorers={"s": {"type": "exact"}}, metrics=metrics

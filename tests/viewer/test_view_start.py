@@ -131,6 +131,18 @@ def test_the_cost_of_the_week_is_a_lower_bound_where_a_process_ended_in_a_call(
     assert cost == {"known_usd": 0.25, "unknown": 0, "count": 1, "is_bound": True}
 
 
+def test_the_cost_of_the_week_is_a_lower_bound_where_a_run_was_resumed_after_a_call(
+    tmp_path: Path,
+) -> None:
+    store = TaskStore(tmp_path / "tasks")
+    usage = {"cost_usd": 0.25}
+    store.create("r").close(Summary("completed", 1, 0, 0.1, usage=usage, interrupted_calls=1))
+    store.create("r").close(Summary("completed", 1, 0, 0.1, usage=usage))
+    data = page(tmp_path, "/").data
+    assert data["cost"] == {"known_usd": 0.5, "unknown": 0, "count": 2, "is_bound": True}
+    assert [run["cost_is_bound"] for run in data["runs"]] == [False, True]
+
+
 def test_what_a_simulated_model_answered_says_so(tmp_path: Path) -> None:
     cells = [{**ONE, "simulated": True}, {"template": "answer", "variant": "large"}]
     rows = [result("x", model="simulated/small"), result("x", variant="large", model="gpt")]

@@ -196,9 +196,10 @@ class Comparison(Tabular, JsonForm):
     """The result of `compare`. `n` of `of` samples make a pair.
 
     `gained` are the ids that fail in a and pass in b, `lost` the reverse, by the majority of
-    epochs; `labels` name those of rows without an id by number and first words. `spread` is the
-    standard deviation of the pairs' differences, None for fewer than two pairs. `cluster` is the
-    metadata field by which pairs were clustered, None where they were treated as independent.
+    epochs, in the order of the dataset; `labels` name those of rows without an id by number and
+    first words. `spread` is the standard deviation of the pairs' differences, None for fewer than
+    two pairs. `cluster` is the metadata field by which pairs were clustered, None where they were
+    treated as independent.
     `design_effect` is the clustered variance of their mean divided by the plain one, None without
     clusters or without such a variance. `is_at_odds`: no field was named and the batches are
     clustered by different fields, or only one is, so pairs were treated as independent.

@@ -167,8 +167,8 @@ def _compared(
             everything = ()
         if_worst, if_best = _at_both_ends(a, b, numbers=everything, cluster=cluster, seed=seed)
     plain = mean_difference(_subtracted(a_values, b_values))
-    gained = [number for number in shared if _flipped(a, b, number=number)]
-    lost = [number for number in shared if _flipped(b, a, number=number)]
+    gained = sorted((each for each in shared if _flipped(a, b, number=each)), key=a.row)
+    lost = sorted((each for each in shared if _flipped(b, a, number=each)), key=a.row)
     return Comparison(
         by=by,
         scorer=scorer,

@@ -83,6 +83,7 @@ class SideSamples:
         self._places = array("i")
         self._ids = _Texts()
         self._labels = _Texts()
+        self._rows = array("q")
         self._inputs = array("q")
         self._targets = array("q")
         self._clusters = array("i")
@@ -175,6 +176,10 @@ class SideSamples:
         """The sample for a person, where that is more than its id; else an empty text."""
         return self._labels[self._places[number]].decode("utf-8", "surrogatepass")
 
+    def row(self, number: int) -> int:
+        """The place of its row in the dataset, from 0."""
+        return self._rows[self._places[number]]
+
     def inputs(self, number: int) -> int:
         """A hash of its inputs."""
         return self._inputs[self._places[number]]
@@ -254,6 +259,7 @@ class SideSamples:
         self._labels.append(
             b"" if label == result.sample_id else label.encode("utf-8", "surrogatepass")
         )
+        self._rows.append(result.place)
         for column in (self._inputs, self._targets):
             column.append(0)
         if self._cluster is not None:

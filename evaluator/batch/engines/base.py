@@ -355,13 +355,17 @@ EndedCall = tuple[int, CallUsage, float, PlannedCall | None]
 seconds, and which call it was, unless it was the one that the place was acquired for.
 """
 
+IDLE_S = 1.0
+"""A kept place is given back after at least so many seconds without a call, and at most twice."""
+
 
 class RemoteLimiter:
     """A CallLimiter in a process that makes calls. It sends `acquire`, `renew` and `release`;
     `answer` takes the answers.
 
     A permit may come with its place: later calls to the same model begin in it without asking,
-    until `recall`. Nothing else limits such calls, see `RateLimiter.may_keep`.
+    until `recall`. Nothing else limits such calls, see `RateLimiter.may_keep`. A place in which no
+    call is made for a while is given back: the limiter counts it as a call in flight.
     """
 
     def __init__(self, send: Send) -> None:
@@ -370,12 +374,19 @@ class RemoteLimiter:
         self._acquiring: dict[int, asyncio.Future[None]] = {}
         self._kept: set[int] = set()
         self._free: dict[tuple[str, str], list[int]] = {}
+        # How many of the free places, from the first one on, were free since the last check.
+        self._idle: dict[tuple[str, str], int] = {}
+        self._check: asyncio.TimerHandle | None = None
 
     async def acquire(self, call: PlannedCall) -> Permit:
         """As `CallLimiter.acquire`; takes at least one round trip, unless a place is free."""
-        places = self._free.get((call.label, call.endpoint))
+        key = (call.label, call.endpoint)
+        places = self._free.get(key)
         if places:
-            return _RemotePermit(self, places.pop(), call)
+            number = places.pop()
+            if self._idle.get(key, 0) > len(places):
+                self._idle[key] = len(places)
+            return _RemotePermit(self, number, call)
         number = next(self._numbers)
         acquiring = self._acquiring[number] = asyncio.get_running_loop().create_future()
         self._send(("acquire", number, call))
@@ -427,6 +438,8 @@ class RemoteLimiter:
                 usage.turns, usage.input_tokens, usage.output_tokens, cost_usd=usage.cost_usd
             )
             self._send(("renew", number, used, latency_s, None if is_known else call))
+            if self._check is None:
+                self._check_later()
             return
         self._kept.discard(number)
         self._send(("release", number, usage, error, latency_s, call))
@@ -437,7 +450,24 @@ class RemoteLimiter:
             for number in places:
                 self._send(("release", number, UNUSED, None, 0.0, None))
         self._free.clear()
+        self._idle.clear()
         self._kept.clear()
+
+    def _check_later(self) -> None:
+        self._check = asyncio.get_running_loop().call_later(IDLE_S, self._give_back_idle)
+
+    def _give_back_idle(self) -> None:
+        """Gives back the places that were free since the last check."""
+        self._check = None
+        for key, places in self._free.items():
+            idle = self._idle.get(key, 0)
+            for number in places[:idle]:
+                self._kept.discard(number)
+                self._send(("release", number, UNUSED, None, 0.0, None))
+            del places[:idle]
+            self._idle[key] = len(places)
+        if any(self._free.values()):
+            self._check_later()
 
 
 class _RemotePermit:

@@ -119,8 +119,11 @@ def parse_threshold(text: str) -> Threshold:
         *(*OF_PASSED, *OF_SCORER, *OF_LABELS, *OF_JUDGES),
         *(*OF_RESULTS, *OF_METRIC),
     ):
+        names = {each.partition("(")[0] for each in METRICS}
+        hint = did_you_mean(metric, sorted(names))
+        expected = f"expected one of {', '.join(METRICS)}"
         raise UsageError(
-            f"unknown metric {metric!r} in {text!r}; expected one of {', '.join(METRICS)}"
+            f"unknown metric {metric!r} in {text!r}; {f'{hint} {expected}' if hint else expected}"
         )
     if metric in (*OF_SCORER, *OF_LABELS) and scorer is None:
         raise UsageError(f"{text!r}: {metric} needs a scorer; write {metric}(SCORER)")

@@ -157,7 +157,15 @@ def _as_json(task: TaskSummary) -> dict[str, Any]:
         "header": None if task.header is None else task.header.to_dict(),
         **{
             name: summary.get(name)
-            for name in ("duration_s", "reason", "steps", "retries", "planned", "usage")
+            for name in (
+                "duration_s",
+                "reason",
+                "steps",
+                "retries",
+                "planned",
+                "usage",
+                "interrupted_calls",
+            )
         },
     }
 
@@ -202,7 +210,7 @@ def _cells(task: TaskSummary) -> list[str]:
         "" if summary is None else duration_text(summary.duration_s),
         "" if summary is None else str(summary.steps),
         "" if summary is None else tokens_text(summary.usage),
-        "" if summary is None else cost_text(summary.usage),
+        "" if summary is None else cost_text(summary.usage, summary.interrupted_calls),
         cut("" if header is None else header.template or "", NAME_WIDTH) or "-",
         cut(", ".join(models_of(task)), NAME_WIDTH),
         task.error or (summary and summary.reason) or (header and header.request) or "",

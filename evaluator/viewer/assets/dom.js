@@ -86,7 +86,7 @@ function amount(found, written) {
 
 /** A figure, as a lower bound where calls may be billed in addition; an unknown one stays unknown. */
 function atLeast(isBound, text) {
-  return isBound && text !== "unknown" ? `at least ${text}` : text;
+  return isBound && text && text !== "unknown" ? `at least ${text}` : text;
 }
 
 function spent(spending, name, written) {

@@ -22,7 +22,7 @@ function runHead(data) {
       template && !template.is_same && make("span", { class: "quiet" }, " the template has changed since"),
       data.parent && [" · subtask of ", link(data.parent.href, null, `TASK-${data.parent.id}`)]
     ),
-    remark(dotted(["in ", link(data.runs, null, data.name)], data.created, summary && seconds(summary.duration_s), steps, data.usage && `${tokensOf(data.usage)} tokens`, costOf(data.usage))),
+    remark(dotted(["in ", link(data.runs, null, data.name)], data.created, summary && seconds(summary.duration_s), steps, data.usage && `${tokensOf(data.usage)} tokens`, atLeast(data.cost_is_bound, costOf(data.usage)))),
     isStopped && data.resume && notice(data.status === "interrupted" ? "The run was interrupted: its process has ended. The steps that have ended are kept." : `The run ${data.status === "failed" ? "failed" : "was aborted"}; the steps that have succeeded are kept.`),
     command(data.resume, "To continue it:"),
     data.warnings.map((each) => notice(each)),

@@ -70,7 +70,7 @@ function runTable(runs) {
     column("Created", (run) => run.created, { className: "measure" }),
     numeric("Time", (run) => (run.duration_s === null ? "" : seconds(run.duration_s))),
     numeric("Tokens", (run) => tokensOf(run.usage)),
-    numeric("Cost", (run) => costOf(run.usage)),
+    numeric("Cost", (run) => atLeast(run.cost_is_bound, costOf(run.usage))),
     column("Model", (run) => [brief(run.models.filter((model) => model !== "simulated").join(", "), 60), " ", simulatedBadge(run.simulated)], { className: "name" }),
   ];
   return table({ caption: "Runs", columns, rows: runs, empty: "No run fits.", className: "list" });

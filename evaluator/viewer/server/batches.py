@@ -391,10 +391,16 @@ def _neighbour(
 
 
 def repeat_command(batch: Batch, result: SampleResult) -> str:
-    """The command that evaluates the sample again, once."""
+    """The command that evaluates the sample again, once; empty where its answer existed before, and
+    no model was called for it.
+    """
+    settings = batch.manifest.get("settings")
     parts = ["evaluator run --template", shlex.quote(result.template)]
     for cell in batch.manifest.get("cells", []):
         if (cell.get("template"), cell.get("variant")) == (result.template, result.variant):
+            # The settings of a model are there for each cell that calls one.
+            if isinstance(settings, Mapping) and cell.get("handler_part") not in settings:
+                return ""
             for name in ("handler", "model"):
                 value = cell.get(name)
                 if isinstance(value, str) and value:

@@ -114,6 +114,9 @@ def compare_page(state: State, query: Query) -> Page:
     flip = _flip(query, verdicts=verdicts)
     shown["chosen"] |= {"from": flip[0].value, "to": flip[1].value}
     chosen = [pair for pair, both in zip(pairs, verdicts, strict=True) if both == flip]
+    places = a.index.places
+    samples = a.index.samples
+    chosen.sort(key=lambda pair: places[samples[pair[0]]])
     page, pages = page_of(len(chosen), PAIRS_PER_PAGE, query=query)
     these = chosen[(page - 1) * PAIRS_PER_PAGE : page * PAIRS_PER_PAGE]
     shown |= {

@@ -12,9 +12,10 @@ from typing import Any, cast, get_args
 from evaluator.errors import EvaluatorError, RecordError, UsageError
 from evaluator.errors.results import Usage
 from evaluator.fields.records import mapping_of
-from evaluator.handler.backends import is_simulated_model
+from evaluator.handler.backends import is_free_model, is_simulated_model
 from evaluator.lazy_dataclass import frozen
 from evaluator.record.conversation import RecordedConversation, conversations
+from evaluator.record.recorded_steps import is_interrupted_call
 from evaluator.record.render import total_usage
 from evaluator.record.search import TaskFilter, models_of
 from evaluator.record.steps import Recording, RunStatus, Step
@@ -109,6 +110,7 @@ def _task_row(task: TaskNode, folder: str) -> dict[str, Any]:
         "name": "" if recording.header is None else recording.header.template,
         "duration_s": None if recording.summary is None else recording.summary.duration_s,
         "usage": None if recording.summary is None else recording.summary.usage,
+        "cost_is_bound": _has_interrupted_calls(recording),
     }
 
 
@@ -202,9 +204,21 @@ def run_data(task: TaskSummary, folder: str) -> dict[str, Any]:
         "created": "" if header is None else minute(header.created),
         "duration_s": None if summary is None else summary.duration_s,
         "usage": None if summary is None else counted(summary.usage),
+        "cost_is_bound": summary is not None and summary.interrupted_calls > 0,
         "models": models,
         "simulated": any(map(is_simulated_model, models)),
     }
+
+
+def _has_interrupted_calls(recording: Recording) -> bool:
+    """Whether calls that were in flight when a process ended may be billed too, so that the cost is
+    a lower bound.
+    """
+    if recording.summary is not None:
+        return recording.summary.interrupted_calls > 0
+    return recording.status == "interrupted" and any(
+        is_interrupted_call(step) and not is_free_model(step.start.name) for step in recording.steps
+    )
 
 
 def counted(usage: Any) -> Mapping[str, Any] | None:
@@ -282,6 +296,7 @@ def run_page(state: State, query: Query) -> Page:
         "parent": None,
         "summary": None if summary is None else {**summary.to_dict(), "result": None},
         "usage": counted(usage),
+        "cost_is_bound": _has_interrupted_calls(recording),
         "simulated": any(map(is_simulated_model, models)),
         "warnings": recording.warnings,
         "resumptions": [

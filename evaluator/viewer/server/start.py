@@ -145,8 +145,7 @@ def _cost_of_week(
     found: list[BatchEntry], runs: list[tuple[dict[str, Any], TaskSummary]]
 ) -> dict[str, Any]:
     """What batches and runs of the last seven days cost, as far as it is known. `is_bound`: calls
-    of batches that were in flight when a process ended may be billed too. The list of runs, which
-    is read without their results, does not say that.
+    that were in flight when a process ended may be billed too.
     """
     since = datetime.fromtimestamp(clock.wall(), UTC) - _WEEK
     known = 0.0
@@ -166,6 +165,7 @@ def _cost_of_week(
         if task.header is None or not _is_after(task.header.created, since):
             continue
         count += 1
+        is_bound |= run["cost_is_bound"]
         cost = mapping_of(run["usage"]).get("cost_usd")
         if isinstance(cost, (int, float)):
             known += cost

@@ -17,6 +17,7 @@ from evaluator.authoring.portraits import Portrait, portrait
 from evaluator.errors import UsageError
 from evaluator.errors.results import TaskError
 from evaluator.handler.profiles import load_profiles
+from evaluator.interpreter.evaluator import Evaluator
 from evaluator.language.scopes import read_typed
 from evaluator.lazy_dataclass import frozen
 from evaluator.library import CallBound, TemplateLibrary
@@ -98,9 +99,8 @@ def template_page(state: State, query: Query) -> Page:
         limit = bound(template.node, library, inputs=values if is_given else None)
         shown["bound"] = describe_bound(limit)
         if (is_given or not fields) and not any(field.problem for field in fields):
-            outcome, previews = _evaluator(library, state, tasks_dir=None).render(
-                template.name, values
-            )
+            with _evaluator(library, state, tasks_dir=None) as evaluator:
+                outcome, previews = evaluator.render(template.name, values)
             shown["previews"] = previews[:MAX_PREVIEWS]
             shown["requests"] = len(previews)
             if isinstance(outcome, TaskError):
@@ -174,7 +174,8 @@ def simulated_run(state: State, query: Query) -> str:
         if field.problem:
             raise UsageError(f"{field.name}: {field.problem}")
     tasks = state.project.root / "tasks"
-    outcome = _evaluator(library, state, tasks_dir=tasks).evaluate_sync(template.name, values)
+    with _evaluator(library, state, tasks_dir=tasks) as evaluator:
+        outcome = evaluator.evaluate_sync(template.name, values)
     if outcome.task_id is None:
         raise UsageError(f"nothing was run: {outcome}")
     return f"/run/{state.project.id_of(tasks)}/{outcome.task_id}"
@@ -187,9 +188,8 @@ def describe_bound(limit: CallBound) -> str:
     return calls
 
 
-def _evaluator(library: TemplateLibrary, state: State, *, tasks_dir: Path | None) -> Any:
+def _evaluator(library: TemplateLibrary, state: State, *, tasks_dir: Path | None) -> Evaluator:
     """An Evaluator that calls the simulated model only, whatever the profile."""
-    from evaluator.interpreter.evaluator import Evaluator
     from evaluator.models.simulated import SimulatedBackend
 
     return Evaluator(
