@@ -65,6 +65,7 @@ _MIN_NOTED_WAIT_S = 0.001
 # Errors in the configuration of a run: after the profile, template or input is fixed, the run can
 # be resumed.
 _FIXABLE = (ConfigurationError, TemplateError, ExpressionError, UsageError)
+_OPTIONS = tuple((name, getattr(NO_OPTIONS, name)) for name in RECORDED_OPTIONS)
 Binder = Callable[[dict[str, Any]], Run | TaskError]
 """The run of a request with these inputs, or why there is none."""
 
@@ -417,9 +418,9 @@ def _header_extra(run: Run) -> dict[str, Any]:
     if run.parent is None:
         services = run.services
         options = run.options
-        for name in RECORDED_OPTIONS:
+        for name, default in _OPTIONS:
             value = getattr(options, name)
-            if value != {} and value != getattr(NO_OPTIONS, name):
+            if value is not default and value != {} and value != default:
                 extra[name] = value
         if services.max_depth != DEFAULT_MAX_DEPTH:
             extra["max_depth"] = services.max_depth

@@ -7,10 +7,9 @@ is made when somebody reads the task: a batch writes many tasks and reads few.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields, replace
-from functools import lru_cache, partial
-from math import isfinite
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, cast
 
@@ -24,6 +23,7 @@ from evaluator.record.steps import (
     Summary,
     plain_json,
 )
+from evaluator.record.texts import BETWEEN_TEXTS, find_texts
 from evaluator.store.owners import Owner
 
 EntryKind = Literal["header", "begin", "end", "note", "resume", "summary"]
@@ -31,16 +31,16 @@ EntryKind = Literal["header", "begin", "end", "note", "resume", "summary"]
 
 class Note:
     """A step without an effect, which begins and ends at once. The note of many tasks is encoded
-    once: it keeps its JSON after the number, the texts in it, and its Markdown.
+    once: it keeps its JSON after the number, the texts in it as one, and its Markdown.
     """
 
-    __slots__ = ("end", "json", "markdown", "start", "texts")
+    __slots__ = ("end", "json", "markdown", "start", "text")
 
     def __init__(self, start: StepStart, end: StepEnd) -> None:
         self.start = start
         self.end = end
         self.json = b""
-        self.texts: list[str] = []
+        self.text = ""
         self.markdown: tuple[str, str] | None = None
 
 
@@ -89,77 +89,63 @@ _values_of_others = {
 
 
 @lru_cache(maxsize=1)
-def _dumps() -> Callable[[Any], bytes]:
+def _dumps() -> tuple[Callable[[Any, Callable[[Any], Any], int], bytes], int]:
     # Only segments need orjson.
     from orjson import OPT_PASSTHROUGH_DATACLASS, OPT_PASSTHROUGH_DATETIME, dumps
 
-    options = OPT_PASSTHROUGH_DATACLASS | OPT_PASSTHROUGH_DATETIME
-    return partial(dumps, default=_to_plain, option=options)
+    return dumps, OPT_PASSTHROUGH_DATACLASS | OPT_PASSTHROUGH_DATETIME
 
 
-def to_json(entry: Entry, texts: list[str]) -> bytes:
-    """An entry of a segment, which `read_entry` reads. The texts in it that `scrubbed` searches are
-    added to `texts`.
+def to_json(
+    kind: EntryKind,
+    number: int,
+    parts: tuple[Any, ...],
+    name: str | None,
+    note: Note | None,
+    known: set[str] | frozenset[str],
+    texts: list[str],
+) -> bytes:
+    """An `Entry` of a segment, which `read_entry` reads. The texts in it that `scrubbed` searches
+    are added to `texts`, except those of `known`.
 
     Raises: UsageError, if a value in it is not JSON.
     """
-    note = entry.note
     if note is None:
-        if entry.name is not None:
-            texts.append(entry.name)
-        return _encoded([entry.kind, entry.number, entry.name], entry.parts, texts)
+        if name is not None:
+            texts.append(name)
+        return _encoded([kind, number, name], parts, known, texts)
     if not note.json:
-        data = _encoded([], entry.parts, note.texts)
-        note.json = data[1:]
-    texts += note.texts
-    return b'["note",%d,null,%b' % (entry.number, note.json)
+        found: list[str] = []
+        note.json = _encoded([], parts, frozenset(), found)[1:]
+        note.text = BETWEEN_TEXTS.join(found)
+    if note.text not in known:
+        texts.append(note.text)
+    return b'["note",%d,null,%b' % (number, note.json)
 
 
-def _encoded(row: list[Any], parts: tuple[Any, ...], texts: list[str]) -> bytes:
+def _encoded(
+    row: list[Any], parts: tuple[Any, ...], known: set[str] | frozenset[str], texts: list[str]
+) -> bytes:
     """`row`, followed by the values of `parts`, whose texts are added to `texts`."""
-    row += [_VALUES[type(part)](part) for part in parts]
+    for part in parts:
+        row.append(_VALUES[type(part)](part))
+    dumps, options = _dumps()
+    is_finite = True
     try:
         try:
-            data = _dumps()(row)
+            data = dumps(row, _to_plain, options)
         except TypeError:
             # orjson refuses integers past 64 bits and lone surrogates.
             data = json.dumps(row, default=_to_plain, separators=(",", ":")).encode()
-        # orjson writes NaN as null.
-        if not _collect_texts(parts, texts):
+        for part in parts:
+            if not find_texts(_values_of_others[type(part)](part), known, texts):
+                is_finite = False
+        if not is_finite:
+            # orjson writes NaN as null.
             data = json.dumps(row, default=_to_plain, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"a record of a step is not a JSON value: {error}") from error
     return data
-
-
-def _collect_texts(parts: tuple[Any, ...], texts: list[str]) -> bool:
-    """Adds the texts and the keys in `parts` of a record to `texts`. Returns: False, if a number in
-    them is NaN or infinite.
-    """
-    is_finite = True
-    values: list[Any] = []
-    for part in parts:
-        values += _values_of_others[type(part)](part)
-    # The values inside a value are added to the list while it is read.
-    for value in values:
-        kind = type(value)
-        if kind is str:
-            texts.append(value)
-        elif value is None or kind is int or kind is bool:
-            continue
-        elif kind is dict:
-            texts += value
-            values += value.values()
-        elif kind is float:
-            is_finite = is_finite and isfinite(value)
-        elif isinstance(value, list | tuple):
-            values += value
-        elif isinstance(value, Mapping):
-            texts += value
-            values += value.values()
-        elif isinstance(value, str):
-            texts.append(value)
-    return is_finite
 
 
 def _to_plain(value: object) -> object:
