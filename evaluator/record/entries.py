@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import lru_cache
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Literal, NamedTuple, cast
 
 from evaluator.errors import UsageError
@@ -83,8 +83,11 @@ _FIELDS_OF_OTHERS: dict[type, tuple[str, ...]] = {
     Summary: ("result", "reason", "usage", "models"),
     Resumption: ("allowed",),
 }
-_values_of_others = {
-    part: attrgetter(*names) for part, names in _FIELDS_OF_OTHERS.items() if len(names) > 1
+# These fields in a tuple of all values of a part.
+_of_others = {
+    part: itemgetter(*[[field.name for field in fields(part)].index(name) for name in names])
+    for part, names in _FIELDS_OF_OTHERS.items()
+    if len(names) > 1
 }
 
 
@@ -127,20 +130,20 @@ def _encoded(
     row: list[Any], parts: tuple[Any, ...], known: set[str] | frozenset[str], texts: list[str]
 ) -> bytes:
     """`row`, followed by the values of `parts`, whose texts are added to `texts`."""
+    of_others: tuple[Any, ...] = ()
     for part in parts:
-        row.append(_VALUES[type(part)](part))
+        kind = type(part)
+        values = _VALUES[kind](part)
+        row.append(values)
+        of_others += _of_others[kind](values)
     dumps, options = _dumps()
-    is_finite = True
     try:
         try:
             data = dumps(row, _to_plain, options)
         except TypeError:
             # orjson refuses integers past 64 bits and lone surrogates.
             data = json.dumps(row, default=_to_plain, separators=(",", ":")).encode()
-        for part in parts:
-            if not find_texts(_values_of_others[type(part)](part), known, texts):
-                is_finite = False
-        if not is_finite:
+        if not find_texts(of_others, known, texts):
             # orjson writes NaN as null.
             data = json.dumps(row, default=_to_plain, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:

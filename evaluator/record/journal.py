@@ -47,6 +47,7 @@ from evaluator.record.steps import (
 
 # A result's content is not repeated where a step has it, unless it is shorter than the reference.
 _MIN_SHARED_CHARS = 40
+_START = Chain()
 IN_FLIGHT = "in flight when the run was interrupted; its end is not recorded"
 
 Sync = Literal["off", "task", "step"]
@@ -132,7 +133,7 @@ class Journal:
         self._scrub = scrub
         self._is_done = self._is_subtask = False
         self._offset = self._hint_offset = 0
-        self._chain = Chain()
+        self._chain = _START
         # Bytes known to be on the disk itself; -1: neither they nor the file's name in its folder.
         self._durable = -1
         self._syncing = threading.Lock()

@@ -231,7 +231,7 @@ _Arguments = tuple[EntryKind, int, tuple[Any, ...], str | None, Note | None]
 class SegmentJournal(Journal):
     """The journal of one task in a segment."""
 
-    __slots__ = ("_key", "_packed", "_segment", "_signature", "_status", "_texts_packed")
+    __slots__ = ("_key", "_known", "_packed", "_segment", "_signature", "_status", "_texts_packed")
 
     def __init__(
         self,
@@ -253,6 +253,7 @@ class SegmentJournal(Journal):
         # What the next flush writes, and the texts in it that may hold a secret.
         self._packed: list[tuple[_Arguments, bytes]] = []
         self._texts_packed: list[str] = []
+        self._known: set[str] | frozenset[str] = _NONE if scrub is None else scrub.known
 
     def start(self, header: Header, key: bytes | None) -> None:
         self._key = key
@@ -260,7 +261,7 @@ class SegmentJournal(Journal):
         if labels is not None and self._scrub is not None:
             labels = self._scrub.redact_value(dict(labels))
         self._segment.begin(self.id, labels)
-        super().start(header, key)
+        self._add("header", 0, (header,))
 
     @property
     def path(self) -> Path:
@@ -284,7 +285,12 @@ class SegmentJournal(Journal):
             entries = [scrubbed(Entry(*entry), scrub) for entry, _ in self._packed]
             body = b",".join([to_json(*entry, _NONE, []) for entry in entries])
         frame, self._signature = make_frame(body, self._signature, self._key)
-        self._write(frame)
+        try:
+            self._segment.append(self.id, frame, self._status)
+        except OSError as error:
+            self._status = "running"
+            raise self._fail("write to", error) from error
+        self._offset += len(frame)
         self._packed.clear()
         self._texts_packed.clear()
 
@@ -330,18 +336,8 @@ class SegmentJournal(Journal):
             duration_s = parts[-1].duration_s
             if not 0 <= duration_s < 1e9:
                 milliseconds(duration_s)
-        scrub = self._scrub
-        known = _NONE if scrub is None else scrub.known
-        data = to_json(kind, number, parts, name, note, known=known, texts=self._texts_packed)
+        data = to_json(kind, number, parts, name, note, known=self._known, texts=self._texts_packed)
         self._packed.append(((kind, number, parts, name, note), data))
-
-    def _write(self, data: bytes) -> None:
-        try:
-            self._segment.append(self.id, data, self._status)
-        except OSError as error:
-            self._status = "running"
-            raise self._fail("write to", error) from error
-        self._offset += len(data)
 
     def _release(self, why: str) -> None:
         if self._fd < 0:
