@@ -119,8 +119,10 @@ def to_json(
         return _encoded([kind, number, name], parts, known, texts)
     if not note.json:
         found: list[str] = []
-        note.json = _encoded([], parts, frozenset(), found)[1:]
+        data = _encoded([], parts, frozenset(), found)
+        # In this order: another thread that sees the JSON needs the texts too.
         note.text = BETWEEN_TEXTS.join(found)
+        note.json = data[1:]
     if note.text not in known:
         texts.append(note.text)
     return b'["note",%d,null,%b' % (number, note.json)

@@ -185,7 +185,7 @@ class Redactor:
         return cls(secrets)
 
     def suspects_any(self, texts: Iterable[str]) -> bool:
-        """Whether `redact` would change one of the texts; if not, they are `known` then."""
+        """Whether `redact` would change one of the texts; if not, they may be `known` then."""
         new = dict.fromkeys(texts)
         if not new:
             return False
@@ -193,11 +193,12 @@ class Redactor:
         text = "\0".join(new)
         if self._may_hold(text) and self.suspects(BETWEEN_TEXTS.join(new)):
             return True
-        self._room -= len(text)
-        if self._room < 0:
-            self.known.clear()
-            self._room = _MAX_KNOWN_CHARS - len(text)
-        self.known.update(new)
+        if len(text) <= _MAX_KNOWN_CHARS:
+            self._room -= len(text)
+            if self._room < 0:
+                self.known.clear()
+                self._room = _MAX_KNOWN_CHARS - len(text)
+            self.known.update(new)
         return False
 
     def _may_hold(self, text: str) -> bool:

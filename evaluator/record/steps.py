@@ -398,10 +398,12 @@ class FixedPart:
 
     def json(self) -> str:
         if self._json is None:
-            self._json = "".join(_canonical(self.value, False))
+            text = "".join(_canonical(self.value, False))
             texts: list[str] = []
             find_texts((self.value,), frozenset(), texts)
+            # In this order: another thread that sees the JSON needs the texts too.
             self.text = BETWEEN_TEXTS.join(texts)
+            self._json = text
         return self._json
 
 

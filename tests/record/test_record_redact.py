@@ -342,6 +342,9 @@ def test_the_texts_that_are_known_to_hold_no_secret_are_few() -> None:
         assert len("".join(redactor.known)) <= 1_000_000
         assert f"{number:09}" * 10_000 in redactor.known
     assert redactor.suspects_any(["role", "very-secret"])
+    long = "a longer one " * 100_000
+    assert not redactor.suspects_any([long])
+    assert long not in redactor.known
 
 
 @pytest.mark.parametrize("distance", range(400, 700, 5))
