@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, cast
 
 from evaluator import clock
@@ -65,6 +66,8 @@ _MIN_NOTED_WAIT_S = 0.001
 # Errors in the configuration of a run: after the profile, template or input is fixed, the run can
 # be resumed.
 _FIXABLE = (ConfigurationError, TemplateError, ExpressionError, UsageError)
+_recorded_values = attrgetter(*RECORDED_OPTIONS)
+_DEFAULTS = _recorded_values(NO_OPTIONS)
 Binder = Callable[[dict[str, Any]], Run | TaskError]
 """The run of a request with these inputs, or why there is none."""
 
@@ -423,10 +426,11 @@ def _header_extra(run: Run) -> dict[str, Any]:
     if run.parent is None:
         services = run.services
         options = run.options
-        for name in RECORDED_OPTIONS:
-            value = getattr(options, name)
-            if value != {} and value != getattr(NO_OPTIONS, name):
-                extra[name] = value
+        values = _recorded_values(options)
+        if values != _DEFAULTS:
+            for name, value, default in zip(RECORDED_OPTIONS, values, _DEFAULTS, strict=True):
+                if value != {} and value != default:
+                    extra[name] = value
         if services.max_depth != DEFAULT_MAX_DEPTH:
             extra["max_depth"] = services.max_depth
         if services.reparse:

@@ -7,11 +7,10 @@ is made when somebody reads the task: a batch writes many tasks and reads few.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields, replace
-from functools import lru_cache, partial
-from math import isfinite
-from operator import attrgetter
+from functools import lru_cache
+from operator import attrgetter, itemgetter
 from typing import Any, Literal, NamedTuple, cast
 
 from evaluator.errors import UsageError
@@ -24,6 +23,7 @@ from evaluator.record.steps import (
     Summary,
     plain_json,
 )
+from evaluator.record.texts import BETWEEN_TEXTS, find_texts
 from evaluator.store.owners import Owner
 
 EntryKind = Literal["header", "begin", "end", "note", "resume", "summary"]
@@ -31,16 +31,16 @@ EntryKind = Literal["header", "begin", "end", "note", "resume", "summary"]
 
 class Note:
     """A step without an effect, which begins and ends at once. The note of many tasks is encoded
-    once: it keeps its JSON after the number, the texts in it, and its Markdown.
+    once: it keeps its JSON after the number, the texts in it as one, and its Markdown.
     """
 
-    __slots__ = ("end", "json", "markdown", "start", "texts")
+    __slots__ = ("end", "json", "markdown", "start", "text")
 
     def __init__(self, start: StepStart, end: StepEnd) -> None:
         self.start = start
         self.end = end
         self.json = b""
-        self.texts: list[str] = []
+        self.text = ""
         self.markdown: tuple[str, str] | None = None
 
 
@@ -83,85 +83,74 @@ _FIELDS_OF_OTHERS: dict[type, tuple[str, ...]] = {
     Summary: ("result", "reason", "usage", "models"),
     Resumption: ("allowed",),
 }
-_values_of_others = {
-    part: attrgetter(*names) for part, names in _FIELDS_OF_OTHERS.items() if len(names) > 1
+# These fields in a tuple of all values of a part.
+_of_others = {
+    part: itemgetter(*[[field.name for field in fields(part)].index(name) for name in names])
+    for part, names in _FIELDS_OF_OTHERS.items()
+    if len(names) > 1
 }
 
 
 @lru_cache(maxsize=1)
-def _dumps() -> Callable[[Any], bytes]:
+def _dumps() -> tuple[Callable[[Any, Callable[[Any], Any], int], bytes], int]:
     # Only segments need orjson.
     from orjson import OPT_PASSTHROUGH_DATACLASS, OPT_PASSTHROUGH_DATETIME, dumps
 
-    options = OPT_PASSTHROUGH_DATACLASS | OPT_PASSTHROUGH_DATETIME
-    return partial(dumps, default=_to_plain, option=options)
+    return dumps, OPT_PASSTHROUGH_DATACLASS | OPT_PASSTHROUGH_DATETIME
 
 
-def to_json(entry: Entry, texts: list[str]) -> bytes:
-    """An entry of a segment, which `read_entry` reads. The texts in it that `scrubbed` searches are
-    added to `texts`.
+def to_json(
+    kind: EntryKind,
+    number: int,
+    parts: tuple[Any, ...],
+    name: str | None,
+    note: Note | None,
+    known: set[str] | frozenset[str],
+    texts: list[str],
+) -> bytes:
+    """An `Entry` of a segment, which `read_entry` reads. The texts in it that `scrubbed` searches
+    are added to `texts`, except those of `known`.
 
     Raises: UsageError, if a value in it is not JSON.
     """
-    note = entry.note
     if note is None:
-        if entry.name is not None:
-            texts.append(entry.name)
-        return _encoded([entry.kind, entry.number, entry.name], entry.parts, texts)
+        if name is not None:
+            texts.append(name)
+        return _encoded([kind, number, name], parts, known, texts)
     if not note.json:
-        data = _encoded([], entry.parts, note.texts)
+        found: list[str] = []
+        data = _encoded([], parts, frozenset(), found)
+        # In this order: another thread that sees the JSON needs the texts too.
+        note.text = BETWEEN_TEXTS.join(found)
         note.json = data[1:]
-    texts += note.texts
-    return b'["note",%d,null,%b' % (entry.number, note.json)
+    if note.text not in known:
+        texts.append(note.text)
+    return b'["note",%d,null,%b' % (number, note.json)
 
 
-def _encoded(row: list[Any], parts: tuple[Any, ...], texts: list[str]) -> bytes:
+def _encoded(
+    row: list[Any], parts: tuple[Any, ...], known: set[str] | frozenset[str], texts: list[str]
+) -> bytes:
     """`row`, followed by the values of `parts`, whose texts are added to `texts`."""
-    row += [_VALUES[type(part)](part) for part in parts]
+    of_others: tuple[Any, ...] = ()
+    for part in parts:
+        kind = type(part)
+        values = _VALUES[kind](part)
+        row.append(values)
+        of_others += _of_others[kind](values)
+    dumps, options = _dumps()
     try:
         try:
-            data = _dumps()(row)
+            data = dumps(row, _to_plain, options)
         except TypeError:
             # orjson refuses integers past 64 bits and lone surrogates.
             data = json.dumps(row, default=_to_plain, separators=(",", ":")).encode()
-        # orjson writes NaN as null, and types that a task file refuses, such as UUID.
-        if not _collect_texts(parts, texts):
+        if not find_texts(of_others, known, texts):
+            # orjson writes NaN as null, and types that a task file refuses, such as UUID.
             data = json.dumps(row, default=_to_plain, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"a record of a step is not a JSON value: {error}") from error
     return data
-
-
-def _collect_texts(parts: tuple[Any, ...], texts: list[str]) -> bool:
-    """Adds the texts and the keys in `parts` of a record to `texts`. Returns: False, if they have a
-    number that is NaN or infinite, or a value of another type than those of JSON.
-    """
-    is_json = True
-    values: list[Any] = []
-    for part in parts:
-        values += _values_of_others[type(part)](part)
-    # The values inside a value are added to the list while it is read.
-    for value in values:
-        kind = type(value)
-        if kind is str:
-            texts.append(value)
-        elif value is None or kind is int or kind is bool:
-            continue
-        elif kind is dict:
-            texts += value
-            values += value.values()
-        elif kind is float:
-            is_json = is_json and isfinite(value)
-        elif isinstance(value, list | tuple):
-            values += value
-        elif isinstance(value, Mapping):
-            texts += value
-            values += value.values()
-        elif isinstance(value, str):
-            texts.append(value)
-        else:
-            is_json = False
-    return is_json
 
 
 def _to_plain(value: object) -> object:

@@ -173,11 +173,11 @@ _HINTED: dict[bytes, RunStatus] = {line: status for status, line in STATUS_HINTS
 def content_text(end: StepEnd) -> str | None:
     """The text of a successful model call or script, which may be the content of the whole run."""
     output = end.output
-    if end.status != "success" or not isinstance(output, Mapping):
+    # A look at the type first: `isinstance` takes long for an abstract class.
+    if end.status != "success" or not (type(output) is dict or isinstance(output, Mapping)):
         return None
-    text = cast("Mapping[str, Any]", output).get(
-        "content", cast("Mapping[str, Any]", output).get("stdout")
-    )
+    outputs: Mapping[str, Any] = output
+    text = outputs.get("content", outputs.get("stdout"))
     if isinstance(text, str):
         return text
     return None

@@ -33,7 +33,7 @@ from evaluator.errors import RecordError, RecordNotWritten, UsageError, advice_o
 from evaluator.files.atomic import NEW_FILE, unlock
 from evaluator.files.trust import signing_key
 from evaluator.record.encoding import STATUS_HINTS, Chain, Encoded, encode, encode_header
-from evaluator.record.entries import Entry, Note, scrubbed
+from evaluator.record.entries import Entry, EntryKind, Note, scrubbed
 from evaluator.record.grammar import JournalState, content_text
 from evaluator.record.steps import (
     FinalStatus,
@@ -47,6 +47,7 @@ from evaluator.record.steps import (
 
 # A result's content is not repeated where a step has it, unless it is shorter than the reference.
 _MIN_SHARED_CHARS = 40
+_START = Chain()
 IN_FLIGHT = "in flight when the run was interrupted; its end is not recorded"
 
 Sync = Literal["off", "task", "step"]
@@ -132,7 +133,7 @@ class Journal:
         self._scrub = scrub
         self._is_done = self._is_subtask = False
         self._offset = self._hint_offset = 0
-        self._chain = Chain()
+        self._chain = _START
         # Bytes known to be on the disk itself; -1: neither they nor the file's name in its folder.
         self._durable = -1
         self._syncing = threading.Lock()
@@ -154,7 +155,7 @@ class Journal:
         """
         self._is_subtask = header.parent is not None
         self._chain = Chain(key=key)
-        self._add(Entry("header", 0, (header,)))
+        self._add("header", 0, (header,))
 
     def resume(
         self,
@@ -186,7 +187,7 @@ class Journal:
             else:
                 self._numbers.pop(step.start.path, None)
                 self._remember(step.number, step.end)
-        self._add(Entry("resume", 0, (resumption,)))
+        self._add("resume", 0, (resumption,))
         for number, index in state.open.items():
             self._open[number] = state.steps[index].start
             self.end(number, ends.get(number) or StepEnd("aborted", None, 0.0, IN_FLIGHT))
@@ -228,7 +229,7 @@ class Journal:
             raise UsageError(f"step {number} ({start.path}) has not ended; it cannot be retried")
         if number is None:
             number = self.steps + 1
-        self._add(Entry("begin", number, (start,)))
+        self._add("begin", number, (start,))
         if number > self.steps:
             self.steps = number
         else:
@@ -251,7 +252,7 @@ class Journal:
         restate = None
         if self._last != number:
             restate = start.name
-        self._add(Entry("end", number, (end,), restate))
+        self._add("end", number, (end,), restate)
         del self._open[number]
         if end.status == "success":
             self._numbers.pop(start.path, None)
@@ -272,7 +273,7 @@ class Journal:
         """As `note`, for a note that other tasks may have too."""
         if self._failure is not None:
             raise self._refusal(self._failure)
-        self._add(Entry("note", self.steps + 1, (note.start, note.end), None, note))
+        self._add("note", self.steps + 1, (note.start, note.end), None, note)
         self.steps += 1
         self._last = None
 
@@ -304,7 +305,7 @@ class Journal:
         entries = [scrubbed(entry, scrub) for entry, _ in self._pending]
         self._pending.clear()
         for entry in entries:
-            self._add(entry)
+            self._add(*entry)
 
     def flush_end(self) -> bool:
         """As `flush`, for the end of a step. Returns: False, if it is only written in this turn of
@@ -356,7 +357,7 @@ class Journal:
         if number is not None:
             result = {key: value for key, value in summary.result.items() if key != "content"}
             summary = replace(summary, result=result)
-        self._add(Entry("summary", number or 0, (summary,)))
+        self._add("summary", number or 0, (summary,))
         self.flush()
 
     def settle(self, status: FinalStatus) -> None:
@@ -414,14 +415,22 @@ class Journal:
     def __exit__(self, *_: Any) -> None:
         self.abandon()
 
-    def _add(self, entry: Entry) -> None:
-        """Raises: UsageError, if a value in it is not JSON."""
+    def _add(
+        self,
+        kind: EntryKind,
+        number: int,
+        parts: tuple[Any, ...],
+        name: str | None = None,
+        note: Note | None = None,
+    ) -> None:
+        """Adds an `Entry`. Raises: UsageError, if a value in it is not JSON."""
         if self._pending:
             chain = self._pending[-1][1].chain
         else:
             chain = self._chain
-        if entry.kind == "header":
-            record, self._hint_offset = encode_header(entry.parts[0], key=chain.key)
+        entry = Entry(kind, number, parts, name, note)
+        if kind == "header":
+            record, self._hint_offset = encode_header(parts[0], key=chain.key)
         else:
             record = encode(entry, chain)
         self._pending.append((entry, record))

@@ -21,6 +21,7 @@ from evaluator.record.encoded import (
     joined_lines,
     without_escapes,
 )
+from evaluator.record.texts import BETWEEN_TEXTS
 
 _NAME = Pattern(
     r"(?:^|_)(?:API_?KEYS?|KEY|KEYS|TOKEN|TOKENS|SECRET|SECRETS|PASS|PASSPHRASE|CREDENTIALS?"
@@ -83,19 +84,21 @@ _BETWEEN_BYTES = (
 # The most characters that a dump needs for a byte, with addresses, separators and a text beside it.
 _DUMP_CHARS_PER_BYTE = 20
 
-# One of these matches every text with a trigger. An expression that begins with a fixed character
-# which is rare runs at memory speed; an alternation of all of them would not.
-_BEGINNINGS = tuple(
-    (source[0], Pattern(source))
-    for source in (
-        "-(?:(?<=sk-)|----BEGIN )",
-        "_(?:(?<=gh[pousr]_)|(?<=github_pat_)|(?<=hf_))",
-        "x(?=ox)",
-        "A(?:KIA|SIA|Iza)",
-        "B(?:EARER |earer )",
-        "b(?=earer )",
-    )
+# The triggers, each with its rarest character: a text without that needs no second search. Those
+# with an underscore have one expression: keys of JSON have many.
+_TRIGGERS = (
+    ("-", "sk-"),
+    ("-", "-----BEGIN "),
+    ("r", "earer "),
+    ("R", "BEARER "),
+    ("K", "AKIA"),
+    ("I", "ASIA"),
+    ("z", "AIza"),
+    ("x", "xox"),
 )
+_UNDERLINED = Pattern("_(?:(?<=gh[pousr]_)|(?<=github_pat_)|(?<=hf_))")
+# So much text is not searched again, as far as it consists of the same texts.
+_MAX_KNOWN_CHARS = 1_000_000
 
 
 Search = tuple[str, Callable[..., re.Match[str] | None]]
@@ -120,7 +123,9 @@ class Redactor:
         "_longest",
         "_names",
         "_parts",
+        "_room",
         "_values",
+        "known",
     )
 
     def __init__(self, secrets: Mapping[str, str] | None = None) -> None:
@@ -151,6 +156,9 @@ class Redactor:
             self._values = re.compile("|".join(map(re.escape, ordered)))
         else:
             self._values = None
+        # Texts that were searched, and that `redact` would not change.
+        self.known: set[str] = set()
+        self._room = _MAX_KNOWN_CHARS
 
     @classmethod
     def from_environment(
@@ -176,23 +184,44 @@ class Redactor:
             secrets |= {f"{name} password{number or ''}": form for number, form in enumerate(forms)}
         return cls(secrets)
 
+    def suspects_any(self, texts: Iterable[str]) -> bool:
+        """Whether `redact` would change one of the texts; if not, they may be `known` then."""
+        new = dict.fromkeys(texts)
+        if not new:
+            return False
+        # No match goes on in another text, and a line break here would be one more to look at.
+        text = "\0".join(new)
+        if self._may_hold(text) and self.suspects(BETWEEN_TEXTS.join(new)):
+            return True
+        if len(text) <= _MAX_KNOWN_CHARS:
+            self._room -= len(text)
+            if self._room < 0:
+                self.known.clear()
+                self._room = _MAX_KNOWN_CHARS - len(text)
+            self.known.update(new)
+        return False
+
+    def _may_hold(self, text: str) -> bool:
+        """Whether `suspects` finds anything to look at."""
+        if _has_trigger(text):
+            return True
+        if self._values is None:
+            return False
+        if self._holds_part(text) or _may_dump_characters(text):
+            return True
+        return _hint_in(text)
+
     def suspects(self, text: str) -> bool:
         """Whether `text`, or the JSON in it, contains what `redact_value` would change."""
-        for first, beginning in _BEGINNINGS:
-            if first in text and beginning.search(text) is not None:
-                if self._is_like_one(text):
-                    return True
-                break
+        if _has_trigger(text) and self._is_like_one(text):
+            return True
         if self._values is None:
             return False
         if self._holds_part(text) and (self._holds_form(text) or any(self._in_dump(text))):
             return True
-        if CHARACTER_DUMP.search(text) and any(self._in_dump(text)):
+        if _may_dump_characters(text) and any(self._in_dump(text)):
             return True
-        for first, hint in HINTS:
-            if first in text and hint.search(text) is not None:
-                return any(self._encoded(text))
-        return False
+        return _hint_in(text) and any(self._encoded(text))
 
     def _holds_part(self, text: str) -> bool:
         for first, search in self._parts:  # noqa: SIM110  (a generator would cost more)
@@ -278,6 +307,26 @@ class Redactor:
 
     def __repr__(self) -> str:
         return f"<Redactor of {len(set(self._names.values()))} secrets>"
+
+
+def _has_trigger(text: str) -> bool:
+    """Whether one of the patterns may match; else none does."""
+    for rare, trigger in _TRIGGERS:
+        if rare in text and trigger in text:
+            return True
+    return "_" in text and _UNDERLINED.search(text) is not None
+
+
+def _may_dump_characters(text: str) -> bool:
+    return "   " in text and CHARACTER_DUMP.search(text) is not None
+
+
+def _hint_in(text: str) -> bool:
+    """Whether a part of the text may be decoded: escapes, or a word that is broken into lines."""
+    for first, hint in HINTS:  # noqa: SIM110
+        if first in text and hint.search(text) is not None:
+            return True
+    return False
 
 
 def _searches_for(candidates: Iterable[Mapping[str, str]]) -> tuple[Search, ...]:

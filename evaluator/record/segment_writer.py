@@ -24,7 +24,7 @@ from evaluator import disk
 from evaluator.errors import RecordError
 from evaluator.files.atomic import NEW_FILE, lock, unlock
 from evaluator.record.encoding import milliseconds
-from evaluator.record.entries import Entry, scrubbed, to_json
+from evaluator.record.entries import Entry, EntryKind, Note, scrubbed, to_json
 from evaluator.record.journal import Journal, OpenFolders, Sync
 from evaluator.record.segments import (
     ENDED,
@@ -35,15 +35,13 @@ from evaluator.record.segments import (
     labels_of,
     make_frame,
 )
-from evaluator.record.steps import FinalStatus, Header, Scrub, StepEnd, Summary
+from evaluator.record.steps import FinalStatus, Header, Scrub, Summary
 from evaluator.store.owners import current_owner, owner_text
 
 # Bounds the index in memory, and what is read again after a kill.
 MAX_TASKS = 10_000
 MAX_BYTES = 64_000_000
-# Each text is searched as a line of its own, in quotes: so a dump of bytes begins where its text
-# does, and no two texts look like one that is broken into lines.
-_BETWEEN_TEXTS = '"\n"'
+_NONE: frozenset[str] = frozenset()
 
 
 class Segment:
@@ -226,10 +224,14 @@ class Segment:
         return start
 
 
+_Arguments = tuple[EntryKind, int, tuple[Any, ...], str | None, Note | None]
+"""The fields of an `Entry`, which is only made where it holds a secret."""
+
+
 class SegmentJournal(Journal):
     """The journal of one task in a segment."""
 
-    __slots__ = ("_key", "_packed", "_segment", "_signature", "_status", "_texts_packed")
+    __slots__ = ("_key", "_known", "_packed", "_segment", "_signature", "_status", "_texts_packed")
 
     def __init__(
         self,
@@ -249,8 +251,9 @@ class SegmentJournal(Journal):
         # That of the task's last frame.
         self._signature = b""
         # What the next flush writes, and the texts in it that may hold a secret.
-        self._packed: list[tuple[Entry, bytes]] = []
+        self._packed: list[tuple[_Arguments, bytes]] = []
         self._texts_packed: list[str] = []
+        self._known: set[str] | frozenset[str] = _NONE if scrub is None else scrub.known
 
     def start(self, header: Header, key: bytes | None) -> None:
         self._key = key
@@ -258,7 +261,7 @@ class SegmentJournal(Journal):
         if labels is not None and self._scrub is not None:
             labels = self._scrub.redact_value(dict(labels))
         self._segment.begin(self.id, labels)
-        super().start(header, key)
+        self._add("header", 0, (header,))
 
     @property
     def path(self) -> Path:
@@ -278,10 +281,16 @@ class SegmentJournal(Journal):
             return
         body = b",".join([data for _, data in self._packed])
         scrub = self._scrub
-        if scrub is not None and scrub.suspects(_BETWEEN_TEXTS.join(map(str, self._texts_packed))):
-            body = b",".join([to_json(scrubbed(entry, scrub), []) for entry, _ in self._packed])
+        if scrub is not None and scrub.suspects_any(self._texts_packed):
+            entries = [scrubbed(Entry(*entry), scrub) for entry, _ in self._packed]
+            body = b",".join([to_json(*entry, _NONE, []) for entry in entries])
         frame, self._signature = make_frame(body, self._signature, self._key)
-        self._write(frame)
+        try:
+            self._segment.append(self.id, frame, self._status)
+        except OSError as error:
+            self._status = "running"
+            raise self._fail("write to", error) from error
+        self._offset += len(frame)
         self._packed.clear()
         self._texts_packed.clear()
 
@@ -315,19 +324,20 @@ class SegmentJournal(Journal):
         self._packed.clear()
         self._release("was abandoned")
 
-    def _add(self, entry: Entry) -> None:
-        for part in entry.parts:
-            if (type(part) is StepEnd or type(part) is Summary) and not 0 <= part.duration_s < 1e9:
-                milliseconds(part.duration_s)
-        self._packed.append((entry, to_json(entry, self._texts_packed)))
-
-    def _write(self, data: bytes) -> None:
-        try:
-            self._segment.append(self.id, data, self._status)
-        except OSError as error:
-            self._status = "running"
-            raise self._fail("write to", error) from error
-        self._offset += len(data)
+    def _add(
+        self,
+        kind: EntryKind,
+        number: int,
+        parts: tuple[Any, ...],
+        name: str | None = None,
+        note: Note | None = None,
+    ) -> None:
+        if kind != "header" and kind != "begin":
+            duration_s = parts[-1].duration_s
+            if not 0 <= duration_s < 1e9:
+                milliseconds(duration_s)
+        data = to_json(kind, number, parts, name, note, known=self._known, texts=self._texts_packed)
+        self._packed.append(((kind, number, parts, name, note), data))
 
     def _release(self, why: str) -> None:
         if self._fd < 0:

@@ -284,12 +284,10 @@ def _read_rows(body: bytes, end: int) -> dict[int, PackedTask]:
 
 def labels_of(header: Header | None) -> Mapping[str, Any] | None:
     """The labels of a task's header."""
-    labels: object
-    if header is None:
-        labels = None
-    else:
+    labels: object = None
+    if header is not None:
         labels = header.extra.get("labels")
-    if isinstance(labels, Mapping):
+    if labels is not None and isinstance(labels, Mapping):
         return cast("Mapping[str, Any]", labels)
     return None
 

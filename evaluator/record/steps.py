@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, cast
 from evaluator.errors import RecordError, UsageError
 from evaluator.fields import JsonForm, to_dict
 from evaluator.lazy_dataclass import frozen
+from evaluator.record.texts import BETWEEN_TEXTS, find_texts
 from evaluator.store.owners import Owner
 
 FORMAT_VERSION = 2
@@ -366,6 +367,13 @@ _canonical = json_pieces((",", ":"), ascii_only=True, sort_keys=True)
 class Scrub(Protocol):
     """Removes secrets from what is written."""
 
+    known: set[str]
+    """Texts that were searched, and that `redact` would not change. There are never many."""
+
+    def suspects_any(self, texts: Iterable[str]) -> bool:
+        """Whether `redact` would change one of the texts; if not, they may be `known` then."""
+        ...
+
     def suspects(self, text: str) -> bool:
         """Whether `text`, plain or as JSON, contains what `redact_value` would change. Cheap; may
         wrongly say yes.
@@ -382,15 +390,22 @@ class FixedPart:
     follow those of the rest in alphabetical order.
     """
 
-    __slots__ = ("_json", "value")
+    __slots__ = ("_json", "text", "value")
 
     def __init__(self, value: Mapping[str, Any]) -> None:
         self.value = value
         self._json: str | None = None
+        # The texts in it as one, once `json` was called.
+        self.text = ""
 
     def json(self) -> str:
         if self._json is None:
-            self._json = "".join(_canonical(self.value, False))
+            text = "".join(_canonical(self.value, False))
+            texts: list[str] = []
+            find_texts((self.value,), frozenset(), texts)
+            # In this order: another thread that sees the JSON needs the texts too.
+            self.text = BETWEEN_TEXTS.join(texts)
+            self._json = text
         return self._json
 
 
@@ -408,10 +423,19 @@ def fingerprint(value: Any, scrub: Scrub | None = None, fixed: FixedPart | None 
         text = "".join(_canonical(value, False))
         if fixed is not None:
             text = f"{text[:-1]},{fixed.json()[1:]}"
-        if scrub is not None and scrub.suspects(text):
+        if scrub is not None and _holds_secret(value, scrub, fixed) and scrub.suspects(text):
             if fixed is not None:
                 value = {**value, **fixed.value}
             text = "".join(_canonical(scrub.redact_value(value), False))
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"a fingerprint is made of JSON values only: {error}") from error
     return hashlib.blake2b(text.encode(), digest_size=16, person=_PERSON).hexdigest()
+
+
+def _holds_secret(value: Any, scrub: Scrub, fixed: FixedPart | None) -> bool:
+    """Whether `redact_value` would change a text in `value` or `fixed`."""
+    texts: list[str] = []
+    find_texts((value,), scrub.known, texts)
+    if fixed is not None and fixed.text not in scrub.known:
+        texts.append(fixed.text)
+    return scrub.suspects_any(texts)

@@ -317,6 +317,36 @@ def test_a_secret_is_found_in_other_encodings_wherever_a_line_ends(name: str, be
     assert redactor.redact(other) is other  # the control
 
 
+@each_case(("name", "before"), product(OTHER_ENCODINGS, range(0, 20, 3)))
+def test_a_secret_among_several_texts_is_found_in_any_encoding(name: str, before: int) -> None:
+    redactor = Redactor({"MY_KEY": DUMPED})
+    encode = OTHER_ENCODINGS[name]
+    texts = ["role", encode("x" * before + "y" * 30 + DUMPED + " and a tail"), "id\ndead beef"]
+    others = ["role", encode("x" * before + "y" * 30 + "another text / of & the same length"), "id"]
+    for _ in range(2):
+        assert not redactor.suspects_any(others)  # the control
+        assert redactor.suspects_any(texts)
+        assert redactor.known == set(others)
+
+
+@each_case(("name", "secret"), SHAPES)
+def test_what_is_shaped_like_a_secret_is_found_among_several_texts(name: str, secret: str) -> None:
+    assert Redactor().suspects_any(["a", f"so:\n{secret}", "b"]), name
+    assert not Redactor().suspects_any(["a", f"so:\n{secret[:2]}", "b"])
+
+
+def test_the_texts_that_are_known_to_hold_no_secret_are_few() -> None:
+    redactor = Redactor({"X": "very-secret"})
+    for number in range(40):
+        assert not redactor.suspects_any(["role", f"{number:09}" * 10_000])
+        assert len("".join(redactor.known)) <= 1_000_000
+        assert f"{number:09}" * 10_000 in redactor.known
+    assert redactor.suspects_any(["role", "very-secret"])
+    long = "a longer one " * 100_000
+    assert not redactor.suspects_any([long])
+    assert long not in redactor.known
+
+
 @pytest.mark.parametrize("distance", range(400, 700, 5))
 def test_a_dump_is_decoded_as_a_whole_wherever_something_before_looks_like_its_part(
     distance: int,
