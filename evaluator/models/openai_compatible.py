@@ -32,7 +32,6 @@ from evaluator.models.chat_wire import (
 from evaluator.models.failures import (
     MAX_ERROR_BODY,
     MAX_RESPONSE_BYTES,
-    TimeLimit,
     clean,
     failure,
     malformed,
@@ -44,6 +43,7 @@ from evaluator.models.key_transport import proxy_of, refuse_plain_http
 from evaluator.models.openai_batches import OpenAIBatches
 from evaluator.models.provider_batches import ProviderBatches
 from evaluator.models.stream import Assembly, EventParser
+from evaluator.models.time_limit import TimeLimit
 
 
 class OpenAICompatibleBackend:
@@ -162,7 +162,7 @@ class OpenAICompatibleBackend:
             assembly = None
         else:
             assembly = Assembly(on_text, self._secrets)
-        async with TimeLimit(request.timeout_s, self._idle_timeout_s, answer=assembly) as limit:
+        with TimeLimit(request.timeout_s, self._idle_timeout_s, answer=assembly) as limit:
             response = await client.post(body)
             try:
                 if not 200 <= response.status < 300:
@@ -180,7 +180,7 @@ class OpenAICompatibleBackend:
         """The prompt of `request` with its log probabilities, in one POST of a completion."""
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop) or self._open(loop)
-        async with TimeLimit(request.timeout_s, self._idle_timeout_s, answer=None):
+        with TimeLimit(request.timeout_s, self._idle_timeout_s, answer=None):
             response = await client.post(encode_json(echo_body(request)))
             try:
                 if not 200 <= response.status < 300:
