@@ -266,16 +266,10 @@ class OpenAICompatibleBackend:
         """The whole body. Raises: ProviderError, past the cap (without reading on) or when it
         breaks off.
         """
-        if response.content_length > self._max_bytes:
+        body = await response.body(self._max_bytes)
+        if body is None:
             raise self._too_large()
-        pieces: list[bytes] = []
-        room = self._max_bytes
-        while piece := await response.piece():
-            pieces.append(piece)
-            room -= len(piece)
-            if room < 0:
-                raise self._too_large()
-        return b"".join(pieces)
+        return body
 
     async def _pieces(self, response: Connection) -> AsyncIterator[bytes]:
         """The body as it arrives. Raises: ProviderError, past the cap or when it breaks off."""
