@@ -27,7 +27,6 @@ from evaluator.models.chat_wire import (
     expect_logprobs,
     read_completion,
     read_echo,
-    request_body,
 )
 from evaluator.models.failures import (
     MAX_ERROR_BODY,
@@ -42,6 +41,7 @@ from evaluator.models.http_client import Connection, HttpClient
 from evaluator.models.key_transport import proxy_of, refuse_plain_http
 from evaluator.models.openai_batches import OpenAIBatches
 from evaluator.models.provider_batches import ProviderBatches
+from evaluator.models.request_encoder import RequestEncoder
 from evaluator.models.stream import Assembly, EventParser
 from evaluator.models.time_limit import TimeLimit
 
@@ -92,9 +92,9 @@ class OpenAICompatibleBackend:
         self._idle_timeout_s = idle_timeout_s
         # OpenAI's newer models reject the old name; most other servers know only the old one.
         if host == "api.openai.com":
-            self._max_tokens_field = "max_completion_tokens"
+            self._encoder = RequestEncoder("max_completion_tokens")
         else:
-            self._max_tokens_field = "max_tokens"
+            self._encoder = RequestEncoder("max_tokens")
         self._clients: dict[asyncio.AbstractEventLoop, HttpClient] = {}
         self._completions: OpenAICompatibleBackend | None = None
         _live.add(self)
@@ -120,7 +120,7 @@ class OpenAICompatibleBackend:
         api = BatchApi(
             self._url.removesuffix("/chat/completions"), self._headers, self._secrets, self._proxy
         )
-        return OpenAIBatches(api, self._max_tokens_field)
+        return OpenAIBatches(api, self._encoder.max_tokens_field)
 
     @property
     def connections(self) -> int | None:
@@ -157,7 +157,7 @@ class OpenAICompatibleBackend:
             return await self._for_completions().echo(request)
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop) or self._open(loop)
-        body = self._body(request, stream=on_text is not None)
+        body = self._encoder.encode(request, stream=on_text is not None)
         if on_text is None:
             assembly = None
         else:
@@ -241,13 +241,6 @@ class OpenAICompatibleBackend:
         )
         self._clients[loop] = client
         return client
-
-    def _body(self, request: ModelRequest, *, stream: bool) -> bytes:
-        body = request_body(request, max_tokens_field=self._max_tokens_field)
-        if stream:
-            body["stream"] = True
-            body["stream_options"] = {"include_usage": True}
-        return encode_json(body)
 
     def _completion(self, response: Connection, body: bytes) -> ModelResponse:
         try:
