@@ -86,7 +86,7 @@ class ProviderServer(ThreadingHTTPServer):
     is invalid), failed (the server had an error), expired, missing, double, foreign. `invalid` makes
     OpenAI's validation fail with that code. A cancelled batch has answered `share` of its requests.
     `answer` makes the text of an answer from the last prompt. A batch is shown without the fields
-    `unreturned`, as some servers do.
+    `unreturned`, as some servers do, and with the values `returned` in place of the right ones.
     """
 
     daemon_threads = True
@@ -105,6 +105,7 @@ class ProviderServer(ThreadingHTTPServer):
         self.empty_ids = False
         self.is_azure = False
         self.unreturned: tuple[str, ...] = ()
+        self.returned: dict[str, Any] = {}
         self.faults: list[Fault] = []
         self.ledger: defaultdict[str, list[float]] = defaultdict(list)
         self.interactive: list[float] = []
@@ -526,7 +527,7 @@ class _Request(BaseHTTPRequestHandler):
             "gemini": self._show_gemini,
             "mistral": self._show_mistral,
         }
-        shown = shows[job.format](job)
+        shown = shows[job.format](job) | self.server.returned
         return {name: shown[name] for name in shown if name not in self.server.unreturned}
 
     def _show_mistral(self, job: Job) -> dict[str, Any]:

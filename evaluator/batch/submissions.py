@@ -21,28 +21,29 @@ from pathlib import Path
 from typing import TypeVar
 
 from evaluator import clock, disk
+from evaluator.batch.answer_tally import AnswerTally, missing
 from evaluator.batch.options import ProviderBatchRest, Stop
 from evaluator.batch.wave_log import LoggedCall, Submission, WaveLog
 from evaluator.errors import BatchDamaged, ProviderError, RecordNotWritten, UsageError, advice_on
 from evaluator.errors.messages import amount
-from evaluator.errors.results import Usage
 from evaluator.files.atomic import atomic_file
 from evaluator.files.open_below import open_regular
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.lazy_dataclass import dataclass
-from evaluator.limits.budget import UNKNOWN_USAGE
 from evaluator.limits.rate_limiter import RateLimiter
-from evaluator.models import prices
+from evaluator.models.failures import malformed
 from evaluator.models.provider_batches import (
     BatchAnswer,
     ProviderBatch,
     ProviderBatches,
     is_certainly_absent,
 )
-from evaluator.record.steps import NEXT, NOT_RUN, Scrub, StepEnd, abort_reason
+from evaluator.record.steps import NOT_RUN, Scrub, StepEnd, abort_reason
 
 SETTLE_S = 60.0
 """After a lost answer a provider lists a new batch at the latest so many seconds later."""
+_MAX_FOREIGN = 100
+"""So many answers are read of a batch that may be another one."""
 RETRY_AFTER_S = (2.0, 6.0, 18.0)
 """The waits before requests that may be repeated without harm."""
 
@@ -217,6 +218,10 @@ class Submissions:
             else:
                 self._say(self._failed(submission, "created yet", error))
             return
+        others = {each.batch for each in self.log.submissions.values() if each is not submission}
+        if created.id in others or not submission.is_of(created):
+            await self._find_again(submission, malformed("the response names another batch"))
+            return
         self._created(submission, created)
 
     async def _upload(self, submission: Submission) -> str | None:
@@ -226,7 +231,13 @@ class Submissions:
         return await self._api(submission).upload(path, submission.tag, is_repeated=is_repeated)
 
     def _created(self, submission: Submission, batch: ProviderBatch) -> None:
-        self.log.add(submission.number, "created", batch=batch.id, expires=batch.expires)
+        self.log.add(
+            submission.number,
+            "created",
+            batch=batch.id,
+            expires=batch.expires,
+            created=clock.wall(),
+        )
         with contextlib.suppress(OSError):
             disk.remove(self.requests_file(submission.number))
         most = submission.max_cost_usd
@@ -273,14 +284,19 @@ class Submissions:
             if batch.tag is not None or batch.upload is not None:
                 if batch.tag == submission.tag or batch.upload in uploads:
                     return batch
-            elif batch.id not in known and batch.requests in (None, len(submission.calls)):
+            elif batch.id not in known and submission.may_be(batch):
                 if not batch.is_over:
+                    if clock.wall() > submission.latest_end:
+                        raise malformed(f"{batch.id} does not end", retryable=False)
                     is_absent = False
                     continue
+                foreign = 0
                 async for answer in api.answers(batch):
                     if answer.custom_id in submission.calls:
                         return batch
-                    break
+                    foreign += 1
+                    if foreign == _MAX_FOREIGN:
+                        break
         return is_absent
 
     async def _decide(self, submission: Submission, why: str) -> None:
@@ -312,16 +328,38 @@ class Submissions:
             api = self._api(submission)
             try:
                 batch = await api.look(submission.batch)
-                if batch.is_over:
+                if not submission.is_of(batch):
+                    await self._find_other(submission, "is another batch")
+                elif batch.is_over:
                     await self._end(submission, batch)
+                elif clock.wall() > submission.latest_end:
+                    reason = f"{batch.id} did not end: the provider says {batch.status}"
+                    await self._end_unanswered(submission, reason)
                 elif self.is_past_deadline and not submission.is_cancelled:
                     await self._cancel(submission)
             except ProviderError as error:
                 if error.kind == "not_found":
-                    await self._end_unanswered(submission, f"{submission.batch} is gone")
+                    await self._find_other(submission, "is gone")
                 else:
                     self._say(self._failed(submission, "read yet", error))
         return self.calls < before
+
+    async def _find_other(self, submission: Submission, why: str) -> None:
+        """The id that the provider gave is not that of the batch: takes the right one. Nothing is
+        created again: without another batch the calls end with an error.
+        """
+        name = submission.batch
+        try:
+            found = await self._find(submission)
+        except ProviderError as error:
+            if error.retryable:
+                self._say(self._failed(submission, "found yet", error))
+                return
+            found = True
+        if isinstance(found, ProviderBatch) and found.id != name:
+            self._created(submission, found)
+        elif found or clock.wall() > submission.latest_end:
+            await self._end_unanswered(submission, f"{name} {why}")
 
     async def cancel_all(self) -> None:
         """Cancels what runs, and drops what was not submitted."""
@@ -387,13 +425,15 @@ class Submissions:
         read, and nothing has changed then.
         """
         path = self._answers_of(submission.number)
-        tally = _Answers(submission, self._following, self.scrub)
+        tally = AnswerTally(submission, self._following, self.scrub)
         try:
             with atomic_file(path, error=None) as file:
                 async for answer in answers:
                     file.write(tally.line(answer))
+                if not tally.used and tally.counts["foreign"]:
+                    raise ProviderError("the results are those of another batch", kind="not_found")
                 for custom_id in submission.calls.keys() - tally.used.keys():
-                    file.write(tally.line(BatchAnswer(custom_id, error=_missing()), "missing"))
+                    file.write(tally.line(BatchAnswer(custom_id, error=missing()), "missing"))
             digest = digest_of(path)
         except OSError as error:
             raise self.not_written("answers", error) from error
@@ -514,74 +554,6 @@ class Submissions:
         return RecordNotWritten(
             f"{self.log.folder}: {what} cannot be written: {error.strerror}; {advice_on(error)}"
         )
-
-
-class _Answers:
-    """Reads the answers of a submission, and counts its calls by their result."""
-
-    def __init__(self, submission: Submission, following: _Following, scrub: Scrub | None) -> None:
-        self.counts: Counter[str] = Counter()
-        self.cost_usd: float | None = 0.0
-        self.used: dict[str, tuple[Usage | None, ProviderError | None]] = {}
-        self._submission = submission
-        self._following = following
-        self._scrub = scrub
-
-    def line(self, answer: BatchAnswer, cause: str = "") -> bytes:
-        """The line for an answer; empty for that of another call, or a second one."""
-        custom_id = answer.custom_id
-        call = self._submission.calls.get(custom_id)
-        if call is None or custom_id in self.used:
-            self.counts["foreign" if call is None else "double"] += 1
-            return b""
-        self.counts[cause or answer.cause] += 1
-        end = self._end(call, answer)
-        data = {"custom_id": custom_id, "end": end.to_dict()}
-        line = json.dumps(data)
-        if self._scrub is not None and self._scrub.suspects(line):
-            line = json.dumps(self._scrub.redact_value(data))
-        return line.encode() + b"\n"
-
-    def _end(self, call: LoggedCall, answer: BatchAnswer) -> StepEnd:
-        response = answer.response
-        error = answer.error
-        if response is not None:
-            usage = response.usage
-            if usage.invalid():
-                usage = usage.without_invalid()
-            usage = prices.priced(
-                self._submission.label, usage, profile=self._submission.prices, is_batch=True
-            )
-            self._add_cost(usage.cost_usd)
-            self.used[call.custom_id] = (usage, None)
-            return StepEnd("success", response.to_dict(), 0.0, usage=usage.non_zero())
-        error = error or _missing()
-        self.used[call.custom_id] = (None, error)
-        usage = None
-        if error.maybe_billed:
-            self._add_cost(None)
-            usage = UNKNOWN_USAGE.non_zero()
-        following = self._following(call, error, self._submission)
-        reason = f"{error.kind}: {error.message}"
-        return StepEnd("failed", "", 0.0, reason, usage, extra={NEXT: following})
-
-    def _add_cost(self, cost: float | None) -> None:
-        if cost is None or self.cost_usd is None:
-            self.cost_usd = None
-        else:
-            self.cost_usd += cost
-
-
-_Following = Callable[[LoggedCall, ProviderError, Submission], str]
-
-
-def _missing() -> ProviderError:
-    return ProviderError(
-        "the results of the provider batch do not have this request",
-        kind="malformed_response",
-        retryable=True,
-        maybe_billed=True,
-    )
 
 
 def digest_of(path: Path) -> str:

@@ -37,10 +37,17 @@ from evaluator.files.open_below import open_private_folder, open_regular, read_r
 from evaluator.files.trust import signature, signature_check
 from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.call_limiter import PlannedCall
+from evaluator.models.provider_batches import ProviderBatch
 from evaluator.record.journal import now
 
 LOG = "log.jsonl"
 _MAX_BYTES = 4_000_000_000
+# How long a batch takes at most, as it is requested, and how much later its end is waited for.
+_DAY_S = 86_400.0
+# As long, where the provider names no end, or a later one.
+_LONGEST_S = 14 * _DAY_S
+# Clocks of providers differ by less.
+_CLOCK_S = 3600.0
 
 
 class LoggedCall(NamedTuple):
@@ -60,7 +67,8 @@ class LoggedCall(NamedTuple):
 class Submission:
     """A provider batch as the log has it. `state` is the last entry's event.
 
-    `expires` is a Unix time. `is_upload_begun`: the provider may have the file of requests.
+    `expires` is a Unix time, and so is `created`, when its id was known. `is_upload_begun`: the
+    provider may have the file of requests.
     `counts` are its calls by their result; `cost_usd` is what the answers
     cost, None if that is unknown.
     """
@@ -80,6 +88,7 @@ class Submission:
     upload: str | None = None
     batch: str | None = None
     expires: float | None = None
+    created: float | None = None
     is_cancelled: bool = False
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
     cost_usd: float | None = None
@@ -96,6 +105,29 @@ class Submission:
     def is_open(self) -> bool:
         """Whether its calls wait."""
         return self.is_sent or self.state in ("intent", "uploaded", "absent")
+
+    @property
+    def latest_end(self) -> float:
+        """The Unix time after which its batch is not waited for, whatever the provider says."""
+        since = self.at if self.created is None else self.created
+        expires = since + _LONGEST_S
+        if self.expires is not None:
+            expires = min(max(self.expires, since + _DAY_S), expires)
+        return expires + _DAY_S
+
+    def is_of(self, batch: ProviderBatch) -> bool:
+        """Whether `batch`, by what it was created with, can belong to this submission."""
+        if batch.tag is not None:
+            return batch.tag == self.tag
+        return None in (batch.upload, self.upload) or batch.upload == self.upload
+
+    def may_be(self, batch: ProviderBatch) -> bool:
+        """Whether `batch`, which does not tell what it was created with, may belong here. A count
+        alone proves nothing: servers may count while they work.
+        """
+        if batch.requests in (None, len(self.calls)):
+            return True
+        return batch.created is None or batch.created > self.at - _CLOCK_S
 
     def planned(self, call: LoggedCall) -> PlannedCall:
         return PlannedCall(
@@ -229,6 +261,7 @@ class WaveLog:
             "upload",
             "batch",
             "expires",
+            "created",
             "counts",
             "cost_usd",
             "answers_digest",

@@ -20,7 +20,6 @@ from evaluator.models.chat_wire import decode_json, encode_json
 from evaluator.models.failures import (
     MAX_ERROR_BODY,
     MAX_RESPONSE_BYTES,
-    TimeLimit,
     clean,
     failure,
     malformed,
@@ -28,6 +27,7 @@ from evaluator.models.failures import (
     retry_after,
 )
 from evaluator.models.http_client import Connection, HttpClient
+from evaluator.models.time_limit import TimeLimit
 
 MAX_RESULT_BYTES = 4_000_000_000
 """Larger files of results are not read."""
@@ -131,7 +131,7 @@ class BatchApi:
         url = f"{self.base_url}{path}"
         if not length:
             headers = {}
-        async with TimeLimit(_REQUEST_S, _SILENCE_S, answer=None) as limit:
+        with TimeLimit(_REQUEST_S, _SILENCE_S, answer=None) as limit:
             limit.reset_idle()
 
             def sent() -> Iterable[bytes]:

@@ -19,7 +19,13 @@ from evaluator.errors import ProviderError
 from evaluator.errors.messages import json_problem
 from evaluator.errors.results import Usage
 from evaluator.models.attachments import Attachment, with_unsent
-from evaluator.models.backend import FinishReason, Message, ModelRequest, ModelResponse, ToolCall
+from evaluator.models.backend import (
+    FinishReason,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    ToolCall,
+)
 from evaluator.models.failures import clean, error_in_body, malformed
 from evaluator.models.logprobs import TokenLogprob, read_chat, read_completion_tokens
 from evaluator.models.structured import response_format
@@ -128,10 +134,14 @@ def request_body(
     """The body without `stream`; hints never enter it. `images_in_answers`: see
     `message_bodies`.
     """
-    body: dict[str, Any] = {
-        "model": request.model,
-        "messages": message_bodies(request.messages, images_in_answers=images_in_answers),
-    }
+    body = fixed_body(request, max_tokens_field)
+    body["messages"] = message_bodies(request.messages, images_in_answers=images_in_answers)
+    return body
+
+
+def fixed_body(request: ModelRequest, max_tokens_field: str) -> dict[str, Any]:
+    """What the requests of a prepared task have in common: the body without the messages."""
+    body: dict[str, Any] = {"model": request.model}
     if request.tools:
         body["tools"] = [
             {
@@ -245,7 +255,8 @@ def read_completion(data: Any, secrets: tuple[str, ...] = ()) -> ModelResponse:
     choices = data.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         raise malformed("the response has no choices")
-    message = choices[0].get("message")
+    choice = choices[0]
+    message = choice.get("message")
     if not isinstance(message, dict):
         raise malformed("the response has no message")
     content = message.get("content")
@@ -258,14 +269,14 @@ def read_completion(data: Any, secrets: tuple[str, ...] = ()) -> ModelResponse:
     model = data.get("model")
     return respond(
         content,
-        reason=choices[0].get("finish_reason"),
+        reason=choice.get("finish_reason"),
         calls=read_tool_calls(calls) if calls else (),
         reasoning=reasoning,
         refusal=refusal if isinstance(refusal, str) else None,
         usage=data.get("usage"),
         model=model if isinstance(model, str) else None,
         thinking=thinking_of(message),
-        logprobs=read_chat(choices[0].get("logprobs")),
+        logprobs=read_chat(choice.get("logprobs")),
     )
 
 
@@ -278,7 +289,7 @@ def respond(
     refusal: str | None,
     usage: Any,
     model: str | None,
-    thinking: Iterable[Mapping[str, Any]] = (),
+    thinking: Sequence[Mapping[str, Any]] = (),
     logprobs: tuple[TokenLogprob, ...] = (),
 ) -> ModelResponse:
     """A ModelResponse from its parts as the provider gave them. Only this function interprets
@@ -295,11 +306,13 @@ def respond(
         finish = "tool_calls"
     elif finish == "tool_calls" and not calls:
         finish = "unknown"
-    signed = tuple(
-        block
-        for block in thinking
-        if block.get("signature") or block.get("type") == "redacted_thinking"
-    )
+    signed: tuple[Mapping[str, Any], ...] = ()
+    if thinking:
+        signed = tuple(
+            block
+            for block in thinking
+            if block.get("signature") or block.get("type") == "redacted_thinking"
+        )
     return ModelResponse(
         content,
         finish,
@@ -389,6 +402,8 @@ def tool_call(index: int, call_id: Any, name: Any, arguments: Any) -> ToolCall:
     )
 
 
+# How providers name the input tokens that came from their cache, if not among the details.
+_CACHED_NAMES = ("prompt_cache_hit_tokens", "cached_tokens")
 _NO_USAGE = Usage(None, None, cached_tokens=None, reasoning_tokens=None, cost_usd=None, turns=1)
 
 
@@ -398,12 +413,23 @@ def read_usage(usage: Any) -> Usage:
     """
     if not isinstance(usage, dict):
         return _NO_USAGE
-    reasoning = _detail(usage, "completion_tokens_details", name="reasoning_tokens")
-    written = _detail(usage, "prompt_tokens_details", name="cache_creation_tokens")
+    cached = None
+    written = None
+    reasoning = None
+    details = usage.get("prompt_tokens_details")
+    if isinstance(details, dict):
+        cached = _count(details.get("cached_tokens"))
+        written = _count(details.get("cache_creation_tokens"))
+    details = usage.get("completion_tokens_details")
+    if isinstance(details, dict):
+        reasoning = _count(details.get("reasoning_tokens"))
+    for name in _CACHED_NAMES:
+        if cached is None:
+            cached = _count(usage.get(name))
     return Usage(
         _count(usage.get("prompt_tokens")),
         _count(usage.get("completion_tokens")),
-        cached_tokens=_cached(usage),
+        cached_tokens=cached,
         reasoning_tokens=reasoning,
         cost_usd=None,
         turns=1,
@@ -411,27 +437,11 @@ def read_usage(usage: Any) -> Usage:
     )
 
 
-def _cached(usage: Mapping[str, Any]) -> int | None:
-    """Input tokens that came from the provider's cache, by the names that providers use."""
-    counted = _detail(usage, "prompt_tokens_details", name="cached_tokens")
-    for name in ("prompt_cache_hit_tokens", "cached_tokens"):
-        if counted is None:
-            counted = _count(usage.get(name))
-    return counted
-
-
-def _detail(usage: Mapping[str, Any], group: str, name: str) -> int | None:
-    details = usage.get(group)
-    if isinstance(details, dict):
-        return _count(details.get(name))
-    return None
-
-
 def _count(value: Any) -> int | None:
     """The integer as it was given, also one that no call can have: `Usage.invalid` finds and
     reports it.
     """
-    if isinstance(value, int) and not isinstance(value, bool):
+    if type(value) is int:
         return value
     return None
 
@@ -454,18 +464,21 @@ def _plain(value: Any) -> Any:
 _strict = json_encoder((",", ":"), ascii_only=True, allow_nan=False, default=_plain)
 
 
-def encode_json(body: Mapping[str, Any]) -> bytes:
-    """A request as JSON. Raises: ProviderError, for a value that is not JSON."""
+def encode_json(value: Any, has_numbers: bool = True) -> bytes:
+    """A request, or a part of it, as JSON. Without `has_numbers` no NaN is looked for.
+
+    Raises: ProviderError, for a value that is not JSON.
+    """
     try:
-        data = orjson.dumps(body, default=_plain, option=_ORJSON)
+        data = orjson.dumps(value, default=_plain, option=_ORJSON)
         # NaN and the infinities become null.
-        if b"null" not in data:
+        if not has_numbers or b"null" not in data:
             return data
     except TypeError:
         # Lone surrogates, integers past 64 bits, keys that are numbers, or no JSON at all.
         pass
     try:
-        return _strict(body).encode("ascii")
+        return _strict(value).encode("ascii")
     except (TypeError, ValueError, RecursionError) as exc:
         raise ProviderError(
             f"the request is not JSON: {clean(str(exc))}", kind="bad_request"
@@ -473,9 +486,13 @@ def encode_json(body: Mapping[str, Any]) -> bytes:
 
 
 def _has_float(usage: Any) -> bool:
-    if isinstance(usage, dict):
-        return any(map(_has_float, usage.values()))
-    return isinstance(usage, float)
+    if type(usage) is not dict:
+        return type(usage) is float
+    for value in usage.values():
+        kind = type(value)
+        if kind is float or (kind is dict and _has_float(value)):
+            return True
+    return False
 
 
 def decode_json(body: bytes | str, what: str = "the response") -> Any:
@@ -485,10 +502,12 @@ def decode_json(body: bytes | str, what: str = "the response") -> Any:
     # orjson reads integers past 64 bits as floats. Numbers are used in two places: the arguments
     # of a tool call, and the usage.
     if b"tool_calls" not in body:
-        with suppress(orjson.JSONDecodeError):
+        try:
             data = orjson.loads(body)
-            if not (isinstance(data, dict) and _has_float(data.get("usage"))):
+            if type(data) is not dict or not _has_float(data.get("usage")):
                 return data
+        except orjson.JSONDecodeError:
+            pass
     try:
         return json.loads(body)
     except UnicodeDecodeError as exc:

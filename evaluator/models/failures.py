@@ -1,15 +1,11 @@
-"""HTTP statuses and provider messages as ProviderErrors: one table for every backend, and the time
-limits of a call.
-"""
+"""HTTP statuses and provider messages as ProviderErrors: one table for every backend."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from evaluator import clock
 from evaluator.errors import ProviderError, ProviderErrorKind
@@ -120,65 +116,6 @@ def malformed(message: str, *, retryable: bool = True, partial: str | None = Non
     return ProviderError(
         message, kind="malformed_response", retryable=retryable, maybe_billed=True, partial=partial
     )
-
-
-class PartialAnswer(Protocol):
-    """An answer that arrives in pieces."""
-
-    @property
-    def partial(self) -> str | None:
-        """The text that came so far."""
-        ...
-
-
-class TimeLimit:
-    """An async context that bounds a call to `timeout_s`; `reset_idle` allows `idle_timeout_s` more
-    of silence.
-
-    `answer` is what arrives, where it is streamed. Raises: ProviderError, when the time is up.
-    """
-
-    __slots__ = ("_answer", "_clock", "_deadline", "_idle_timeout_s", "_timeout_s")
-
-    def __init__(
-        self, timeout_s: float, idle_timeout_s: float, answer: PartialAnswer | None
-    ) -> None:
-        self._timeout_s = timeout_s
-        self._idle_timeout_s = idle_timeout_s
-        self._answer = answer
-        self._deadline = asyncio.get_running_loop().time() + timeout_s
-        self._clock = asyncio.timeout_at(self._deadline)
-
-    def reset_idle(self) -> None:
-        idle_until = asyncio.get_running_loop().time() + self._idle_timeout_s
-        self._clock.reschedule(min(self._deadline, idle_until))
-
-    async def __aenter__(self) -> TimeLimit:
-        await self._clock.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            await self._clock.__aexit__(kind, error, trace)
-        except TimeoutError as timed_out:
-            error = timed_out
-        if not (isinstance(error, TimeoutError) and self._clock.expired()):
-            return
-        message = f"no complete answer within {self._timeout_s:g} s"
-        if asyncio.get_running_loop().time() < self._deadline:
-            message = f"the stream was silent for {self._idle_timeout_s:g} s"
-        if self._answer is None:
-            partial = None
-        else:
-            partial = self._answer.partial
-        raise ProviderError(
-            message, kind="timeout", retryable=True, maybe_billed=True, partial=partial
-        ) from error
 
 
 def error_in_body(

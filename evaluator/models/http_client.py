@@ -64,7 +64,7 @@ class Connection(asyncio.Protocol):
     """One connection, and the answer that is being read from it.
 
     After `send`, `head` waits for `status`, `reason` and `headers` (lower-case names), and `piece`
-    for the body. Both raise ProviderError.
+    or `body` for the body. They raise ProviderError.
     """
 
     def __init__(self, opened: set[Connection]) -> None:
@@ -73,8 +73,10 @@ class Connection(asyncio.Protocol):
         self._transport: Any = None
         self._waiter: asyncio.Future[None] | None = None
         self._parts: list[bytes] = []
+        self._body_bytes = 0
         self._error: ProviderError | None = None
         self._is_asked = False
+        self._is_last = False
         self._has_head = False
         self._is_complete = False
         self._without_body = 0
@@ -82,8 +84,12 @@ class Connection(asyncio.Protocol):
         self.lost = self._loop.create_future()
         self.idle_since = 0.0
         self.status = 0
-        self.reason = ""
-        self.headers: dict[str, str] = {}
+        # The parser checks the head, and is not asked for its fields: servers send 30 of them, of
+        # which two are read. Without trailers, the fields behind the body.
+        self._received: list[bytes] = []
+        self._interim_heads = 0
+        self._head = b""
+        self._lower_head = b""
         self._parser: Any = httptools.HttpResponseParser(self)
 
     @property
@@ -91,35 +97,57 @@ class Connection(asyncio.Protocol):
         return self._transport
 
     @property
+    def reason(self) -> str:
+        """The words behind the status."""
+        line = self._head.partition(b"\r\n")[0].decode("latin-1")
+        return line.partition(" ")[2].partition(" ")[2]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for line in self._head.decode("latin-1").split("\r\n")[1:-1]:
+            name, _, value = line.partition(":")
+            found[name.lower()] = value.strip()
+        return found
+
+    @property
     def content_type(self) -> str:
         """The media type, without parameters."""
-        value = self.headers.get("content-type", "application/octet-stream")
-        return value.partition(";")[0].strip().lower()
+        value = self._field(b"\r\ncontent-type:") or b"application/octet-stream"
+        return value.decode("latin-1").partition(";")[0].strip()
+
+    def _field(self, name: bytes) -> bytes | None:
+        """The first field of this name, in lower case; None without one."""
+        head = self._lower_head
+        place = head.find(name)
+        if place < 0:
+            return None
+        start = place + len(name)
+        return head[start : head.index(b"\r\n", start)].strip()
 
     @property
-    def content_length(self) -> int:
-        """0 if it is unknown."""
-        length = self.headers.get("content-length", "")
-        if length.isdecimal():
-            return int(length)
-        return 0
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether the connection can take another request."""
+    def is_done(self) -> bool:
+        """Whether the request was sent and its answer read, on a connection that can be kept."""
         return not (
             self._is_asked
+            or self._is_last
             or self._error is not None
-            or self._transport.is_closing()
             or self._transport.get_write_buffer_size()
         )
+
+    @property
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
 
     def send(self, request: bytes) -> None:
         self._is_asked = True
         self._has_head = False
         self._is_complete = False
         self._without_body = 0
+        self._received = []
+        self._interim_heads = 0
         self._parts = []
+        self._body_bytes = 0
         self._transport.write(request)
 
     async def write(self, piece: bytes) -> None:
@@ -143,6 +171,19 @@ class Connection(asyncio.Protocol):
         self._parts = []
         if len(parts) == 1:
             return parts[0]
+        return b"".join(parts)
+
+    async def body(self, max_bytes: int) -> bytes | None:
+        """The whole body; None, without reading on, if it is larger than `max_bytes`."""
+        length = self._field(b"\r\ncontent-length:")
+        if length is not None and length.isdigit() and int(length) > max_bytes:
+            return None
+        while not self._is_complete and self._body_bytes <= max_bytes:
+            await self._wait()
+        if self._body_bytes > max_bytes:
+            return None
+        parts = self._parts
+        self._parts = []
         return b"".join(parts)
 
     def abort(self) -> None:
@@ -180,6 +221,8 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         self._without_body += len(data)
+        if not self._has_head:
+            self._received.append(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as exc:
@@ -201,6 +244,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> None:
         if self._is_asked and self._has_head and self._ends_with_connection():
             self._complete()
+            self._wake()
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -215,7 +259,8 @@ class Connection(asyncio.Protocol):
             self._fail(ProviderError(text, kind="connection", retryable=True, maybe_billed=True))
 
     def _ends_with_connection(self) -> bool:
-        return "content-length" not in self.headers and "transfer-encoding" not in self.headers
+        length = self._field(b"\r\ncontent-length:")
+        return length is None and self._field(b"\r\ntransfer-encoding:") is None
 
     # What httptools calls.
 
@@ -223,44 +268,44 @@ class Connection(asyncio.Protocol):
         if self._is_complete:
             # A second answer: the connection is not used again.
             self.abort()
-            return
-        self.headers = {}
-        self.reason = ""
-
-    def on_status(self, status: bytes) -> None:
-        self.reason += status.decode("latin-1")
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        # Those behind the body (trailers) are of no use here.
-        if not self._has_head:
-            self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        self.status = self._parser.get_status_code()
-        if self.status < 200 or self._is_complete:
+        if self._is_complete:
             return
-        encoding = self.headers.get("content-encoding", "identity").lower()
-        if encoding == "identity":
+        self.status = self._parser.get_status_code()
+        if self.status < 200:
+            self._interim_heads += 1
+            return
+        received = b"".join(self._received).lstrip()
+        self._received = []
+        for _ in range(self._interim_heads):
+            received = received.partition(b"\r\n\r\n")[2].lstrip()
+        self._head = received[: received.index(b"\r\n\r\n") + 2]
+        self._lower_head = self._head.lower()
+        encoding = self._field(b"\r\ncontent-encoding:")
+        if encoding is None or encoding == b"identity":
             self._has_head = True
         else:
-            self._fail(malformed(f"the response is compressed ({clean(encoding)})"))
+            shown = clean(encoding.decode("latin-1"))
+            self._fail(malformed(f"the response is compressed ({shown})"))
 
     def on_body(self, body: bytes) -> None:
         self._without_body = 0
         if not self._is_complete:
             self._parts.append(body)
+            self._body_bytes += len(body)
 
     def on_message_complete(self) -> None:
         if self.status < 200 or self._is_complete:
             return
         if not self._parser.should_keep_alive():
+            self._is_last = True
             self._transport.close()
         self._complete()
 
     def _complete(self) -> None:
         self._is_complete = True
         self._is_asked = False
-        self._wake()
 
 
 class HttpClient:
@@ -364,7 +409,7 @@ class HttpClient:
             self._slots.release()
         if connection is None:
             return
-        if not connection.is_usable:
+        if not connection.is_done:
             connection.abort()
             return
         connection.idle_since = self._loop.time()
@@ -377,7 +422,7 @@ class HttpClient:
         idle_from = self._loop.time() - IDLE_S
         while self._idle:
             connection = self._idle.pop()
-            if connection.is_usable and connection.idle_since >= idle_from:
+            if not connection.is_closing and connection.idle_since >= idle_from:
                 return connection
             connection.abort()
         return None

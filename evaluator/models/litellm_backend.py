@@ -27,7 +27,6 @@ from evaluator.models.batch_api import BatchApi
 from evaluator.models.chat_wire import decode_json, expect_logprobs, read_completion, request_body
 from evaluator.models.failures import (
     MAX_RESPONSE_BYTES,
-    TimeLimit,
     clean,
     error_in_body,
     failure,
@@ -50,6 +49,7 @@ from evaluator.models.prices import cost_usd
 from evaluator.models.prompt_cache import MARK, marked_places, needs_marks, text_blocks
 from evaluator.models.provider_batches import ProviderBatches
 from evaluator.models.stream import Assembly
+from evaluator.models.time_limit import TimeLimit
 
 # The address of each batch API, the header that carries its key, and what stands before the key.
 _BATCH_APIS = {
@@ -180,7 +180,7 @@ class LiteLLMBackend:
             assembly = None
         else:
             assembly = Assembly(on_text, self._secrets)
-        async with TimeLimit(request.timeout_s, self._idle_timeout_s, answer=assembly) as limit:
+        with TimeLimit(request.timeout_s, self._idle_timeout_s, answer=assembly) as limit:
             if assembly is None:
                 response = await self._whole(request)
             else:

@@ -53,6 +53,8 @@ def from_rows(rows: Any) -> tuple[TokenLogprob, ...]:
 
 def read_chat(logprobs: Any) -> tuple[TokenLogprob, ...]:
     """The tokens in `choices[0].logprobs` of a chat completion; empty where there are none."""
+    if logprobs is None:
+        return ()
     found: list[TokenLogprob] = []
     for entry in map(_mapping, _list(_mapping(logprobs).get("content"))):
         rows = map(_mapping, _list(entry.get("top_logprobs")))

@@ -27,12 +27,10 @@ from evaluator.models.chat_wire import (
     expect_logprobs,
     read_completion,
     read_echo,
-    request_body,
 )
 from evaluator.models.failures import (
     MAX_ERROR_BODY,
     MAX_RESPONSE_BYTES,
-    TimeLimit,
     clean,
     failure,
     malformed,
@@ -43,7 +41,9 @@ from evaluator.models.http_client import Connection, HttpClient
 from evaluator.models.key_transport import proxy_of, refuse_plain_http
 from evaluator.models.openai_batches import OpenAIBatches
 from evaluator.models.provider_batches import ProviderBatches
+from evaluator.models.request_encoder import RequestEncoder
 from evaluator.models.stream import Assembly, EventParser
+from evaluator.models.time_limit import TimeLimit
 
 
 class OpenAICompatibleBackend:
@@ -92,9 +92,9 @@ class OpenAICompatibleBackend:
         self._idle_timeout_s = idle_timeout_s
         # OpenAI's newer models reject the old name; most other servers know only the old one.
         if host == "api.openai.com":
-            self._max_tokens_field = "max_completion_tokens"
+            self._encoder = RequestEncoder("max_completion_tokens")
         else:
-            self._max_tokens_field = "max_tokens"
+            self._encoder = RequestEncoder("max_tokens")
         self._clients: dict[asyncio.AbstractEventLoop, HttpClient] = {}
         self._completions: OpenAICompatibleBackend | None = None
         _live.add(self)
@@ -120,7 +120,7 @@ class OpenAICompatibleBackend:
         api = BatchApi(
             self._url.removesuffix("/chat/completions"), self._headers, self._secrets, self._proxy
         )
-        return OpenAIBatches(api, self._max_tokens_field)
+        return OpenAIBatches(api, self._encoder.max_tokens_field)
 
     @property
     def connections(self) -> int | None:
@@ -157,12 +157,12 @@ class OpenAICompatibleBackend:
             return await self._for_completions().echo(request)
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop) or self._open(loop)
-        body = self._body(request, stream=on_text is not None)
+        body = self._encoder.encode(request, stream=on_text is not None)
         if on_text is None:
             assembly = None
         else:
             assembly = Assembly(on_text, self._secrets)
-        async with TimeLimit(request.timeout_s, self._idle_timeout_s, answer=assembly) as limit:
+        with TimeLimit(request.timeout_s, self._idle_timeout_s, answer=assembly) as limit:
             response = await client.post(body)
             try:
                 if not 200 <= response.status < 300:
@@ -180,7 +180,7 @@ class OpenAICompatibleBackend:
         """The prompt of `request` with its log probabilities, in one POST of a completion."""
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop) or self._open(loop)
-        async with TimeLimit(request.timeout_s, self._idle_timeout_s, answer=None):
+        with TimeLimit(request.timeout_s, self._idle_timeout_s, answer=None):
             response = await client.post(encode_json(echo_body(request)))
             try:
                 if not 200 <= response.status < 300:
@@ -242,13 +242,6 @@ class OpenAICompatibleBackend:
         self._clients[loop] = client
         return client
 
-    def _body(self, request: ModelRequest, *, stream: bool) -> bytes:
-        body = request_body(request, max_tokens_field=self._max_tokens_field)
-        if stream:
-            body["stream"] = True
-            body["stream_options"] = {"include_usage": True}
-        return encode_json(body)
-
     def _completion(self, response: Connection, body: bytes) -> ModelResponse:
         try:
             data = decode_json(body)
@@ -266,16 +259,10 @@ class OpenAICompatibleBackend:
         """The whole body. Raises: ProviderError, past the cap (without reading on) or when it
         breaks off.
         """
-        if response.content_length > self._max_bytes:
+        body = await response.body(self._max_bytes)
+        if body is None:
             raise self._too_large()
-        pieces: list[bytes] = []
-        room = self._max_bytes
-        while piece := await response.piece():
-            pieces.append(piece)
-            room -= len(piece)
-            if room < 0:
-                raise self._too_large()
-        return b"".join(pieces)
+        return body
 
     async def _pieces(self, response: Connection) -> AsyncIterator[bytes]:
         """The body as it arrives. Raises: ProviderError, past the cap or when it breaks off."""

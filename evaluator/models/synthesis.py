@@ -11,9 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from evaluator.language.scopes import is_type_name
+from evaluator.lazy_dataclass import dataclass
 from evaluator.output.schema import schema_text
 
 _MAX_DEPTH = 12
+# Nested lists with many items, and objects that refer to themselves twice, multiply.
+_MAX_VALUES = 10_000
 # Below this depth only required properties are filled in, so that a schema that refers to itself
 # ends.
 _OPTIONAL_DEPTH = 4
@@ -36,7 +39,8 @@ def synthesise(schema: str | None, rng: random.Random) -> Any:
 
     A schema file and `module:Model` count as their JSON Schema. For a schema that cannot be read it
     is an object that says `simulated`.
-    Patterns of strings are not followed. `rng` decides, so equal seeds give equal values.
+    Patterns of strings are not followed. `rng` decides, so equal seeds give equal values. What goes
+    beyond 10,000 values or 12 levels is null or left out, even if the schema requires more.
     """
     name = (schema or "").strip()
     if name and not name.startswith("{") and not is_type_name(name):
@@ -46,16 +50,29 @@ def synthesise(schema: str | None, rng: random.Random) -> Any:
             document = json.loads(name)
         except (ValueError, RecursionError):
             return {"simulated": True}
-        return _value(document, document, rng=rng, depth=0)
+        return _value(document, _Example(document, rng), depth=0)
     if not is_type_name(name):
         return {"simulated": True}
     if name.endswith("[]") and name != "[]":
         return [synthesise(name[:-2], rng) for _ in range(2)]
-    return _value({"type": "array" if name == "[]" else name}, {}, rng=rng, depth=0)
+    return _value({"type": "array" if name == "[]" else name}, _Example({}, rng), depth=0)
 
 
-def _value(schema: Any, root: Any, rng: random.Random, depth: int) -> Any:
-    schema = _resolved(schema, root)
+@dataclass(slots=True)
+class _Example:
+    """What the parts of one value have in common: `left` is how many may still be made."""
+
+    root: Any
+    rng: random.Random
+    left: int = _MAX_VALUES
+
+
+def _value(schema: Any, example: _Example, depth: int) -> Any:
+    if example.left <= 0:
+        return None
+    example.left -= 1
+    rng = example.rng
+    schema = _resolved(schema, example.root)
     if "const" in schema:
         return schema["const"]
     if isinstance(schema.get("enum"), list) and schema["enum"]:
@@ -64,9 +81,9 @@ def _value(schema: Any, root: Any, rng: random.Random, depth: int) -> Any:
         return None
     match _kind(schema, rng):
         case "object":
-            return _object(schema, root, rng=rng, depth=depth)
+            return _object(schema, example, depth)
         case "array":
-            return _array(schema, root, rng=rng, depth=depth)
+            return _array(schema, example, depth)
         case "string":
             return _string(schema, rng)
         case "number":
@@ -135,7 +152,7 @@ def _kind(schema: Mapping[str, Any], rng: random.Random) -> str:
     return "string"
 
 
-def _object(schema: Mapping[str, Any], root: Any, rng: random.Random, depth: int) -> dict[str, Any]:
+def _object(schema: Mapping[str, Any], example: _Example, depth: int) -> dict[str, Any]:
     properties = schema.get("properties") or {}
     required: list[str] = [name for name in schema.get("required") or () if isinstance(name, str)]
     names = [n for n in properties if depth < _OPTIONAL_DEPTH or n in required]
@@ -144,12 +161,10 @@ def _object(schema: Mapping[str, Any], root: Any, rng: random.Random, depth: int
         if schema.get("additionalProperties") is not False:
             return {"simulated": True}
         return {}
-    return {
-        name: _value(properties.get(name, {}), root, rng=rng, depth=depth + 1) for name in names
-    }
+    return {name: _value(properties.get(name, {}), example, depth + 1) for name in names}
 
 
-def _array(schema: Mapping[str, Any], root: Any, rng: random.Random, depth: int) -> list[Any]:
+def _array(schema: Mapping[str, Any], example: _Example, depth: int) -> list[Any]:
     fixed = schema.get("prefixItems") or ()
     least = int(schema.get("minItems", 0))
     wanted = 2 if depth < _OPTIONAL_DEPTH else 0
@@ -159,17 +174,19 @@ def _array(schema: Mapping[str, Any], root: Any, rng: random.Random, depth: int)
         count = min(count, len(fixed))
     values: list[Any] = []
     for index in range(count):
+        if example.left <= 0:
+            break
         if index < len(fixed):
             part = fixed[index]
         elif isinstance(items, dict):
             part = items
         else:
             part = {}
-        value = _value(part, root, rng=rng, depth=depth + 1)
+        value = _value(part, example, depth + 1)
         for _ in range(20):
             if not schema.get("uniqueItems") or value not in values:
                 break
-            value = _value(part, root, rng=rng, depth=depth + 1)
+            value = _value(part, example, depth + 1)
         if schema.get("uniqueItems") and value in values and index >= least:
             break
         values.append(value)

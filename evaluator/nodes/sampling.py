@@ -41,11 +41,13 @@ def settings_given(owner: Any) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name, value in zip(SAMPLING, _values(owner), strict=True):
-        if value is not None and value != () and value != {}:
-            if isinstance(value, tuple):  # pyright: ignore[reportUnknownArgumentType]
-                found[name] = list(value)
-            else:
-                found[name] = value
+        if value is None:
+            continue
+        if isinstance(value, tuple):
+            if value:
+                found[name] = list(cast("tuple[str, ...]", value))
+        elif value != {}:
+            found[name] = value
     return found
 
 

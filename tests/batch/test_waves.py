@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evaluator import BatchResult, Evaluator, TaskError, UsageError
+from evaluator import BatchResult, Evaluator, TaskError, UsageError, clock
 from evaluator.batch import (
     NoDisplay,
     batch_status,
@@ -20,6 +22,8 @@ from evaluator.batch import (
 )
 from evaluator.batch.wave_log import WaveLog
 from evaluator.errors import BatchDamaged
+from evaluator.models.anthropic_batches import AnthropicBatches
+from evaluator.models.openai_batches import OpenAIBatches
 from tests.batch.wave_driver import TWO, run_session, write_project
 from tests.provider_replies import last_prompt
 from tests.provider_server import DAY_S, Fault, ProviderServer
@@ -381,6 +385,88 @@ def test_a_server_that_does_not_return_the_tag_is_not_paid_twice(
     assert result.is_complete and server.twice == [] and len(server.ledger) == 4
     assert server.operations.count("create") == 1
     assert cost(result) == pytest.approx(server.billed, rel=1e-9)
+
+
+@pytest.mark.parametrize("total", [0, 3, 5, None])
+def test_a_wrong_count_does_not_make_a_batch_another_one(
+    server: ProviderServer, tmp_path: Path, total: int | None
+) -> None:
+    server.now = time.time()
+    server.unreturned = ("metadata", "input_file_id")
+    server.returned = {"request_counts": {"total": total}}
+    server.faults = [Fault("create", "after")]
+    result = Batch(tmp_path / "b", server, "openai").run()
+    assert result.is_complete and server.twice == [] and len(server.ledger) == 4
+    assert server.operations.count("create") == 1
+
+
+def test_a_batch_is_known_by_an_answer_that_is_not_its_first(
+    server: ProviderServer, tmp_path: Path
+) -> None:
+    server.unreturned = ("metadata", "input_file_id")
+    server.fate = lambda custom_id, body: "foreign"
+    server.faults = [Fault("create", "after")]
+    result = Batch(tmp_path / "b", server, "openai").run()
+    assert result.is_complete and server.twice == [] and len(server.ledger) == 4
+
+
+def with_wrong_ids(monkeypatch: pytest.MonkeyPatch, api: Any, wrong_id: Any) -> None:
+    create = api.create
+
+    async def create_as(self: Any, *arguments: Any) -> Any:
+        return replace(await create(self, *arguments), id=wrong_id())
+
+    monkeypatch.setattr(api, "create", create_as)
+
+
+@pytest.mark.parametrize("id", ["batch_999", "somebody-elses"])
+def test_a_batch_with_another_id_than_its_creation_said_is_found(
+    server: ProviderServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, id: str
+) -> None:
+    if id != "batch_999":
+        body = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+        job = server.new_job([("foreign", body)], format="openai", metadata={"evaluator": "other"})
+        id = job.id
+    with_wrong_ids(monkeypatch, OpenAIBatches, lambda: id)
+    result = Batch(tmp_path / "b", server, "openai").run()
+    assert result.is_complete and server.operations.count("create") == 1
+    assert all(sample.failure is None for sample in result.results())
+    assert server.twice == []
+
+
+def test_results_of_another_batch_are_not_asked_for_again(
+    server: ProviderServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}
+    job = server.new_job([("foreign", body)], format="anthropic")
+    with_wrong_ids(monkeypatch, AnthropicBatches, lambda: job.id)
+    result = Batch(tmp_path / "b", server, "anthropic").run()
+    assert result.is_complete and server.operations.count("create") == 1
+    assert all(sample.failure is None for sample in result.results())
+    assert server.twice == [] and len(server.ledger) == 5
+
+
+@pytest.mark.parametrize("expires", [None, 0, 253_000_000_000])
+def test_a_batch_that_never_ends_is_waited_for_until_its_end_is_long_past(
+    server: ProviderServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expires: int | None
+) -> None:
+    server.takes_s = float("inf")
+    server.returned = {"expires_at": expires}
+    started = time.time()
+
+    def wall() -> float:
+        # Half a day for each look.
+        looks = server.operations.count("get")
+        return started + looks * DAY_S / 2
+
+    monkeypatch.setattr(clock, "wall", wall)
+    result = Batch(tmp_path / "b", server, "openai").run()
+    assert result.is_complete and cost(result) is None
+    failures = [sample.failure for sample in result.results()]
+    assert all(each is not None and "did not end" in each.message for each in failures)
+    looks = server.operations.count("get")
+    assert looks in ((4, 5, 6) if expires == 0 else (30, 31, 32))
+    assert server.operations.count("create") == 1
 
 
 def test_a_creation_that_fails_for_now_is_told(server: ProviderServer, tmp_path: Path) -> None:

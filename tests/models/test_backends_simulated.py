@@ -243,6 +243,22 @@ def test_a_schema_that_only_refers_to_itself_ends() -> None:
     assert synthesise(json.dumps(schema), random.Random(0))["a"]
 
 
+@pytest.mark.parametrize("words", [{}, {"uniqueItems": True}])
+def test_nested_lists_of_many_items_end(words: dict[str, object]) -> None:
+    schema: dict[str, object] = {"type": "boolean"}
+    for _ in range(8):
+        schema = {"type": "array", "items": schema, "minItems": 300, **words}
+    assert len(json.dumps(synthesise(json.dumps(schema), random.Random(0)))) < 200_000
+
+
+def test_an_object_that_requires_itself_twice_ends() -> None:
+    names = list("abcdefgh")
+    schema = {"required": names, "properties": {name: {"$ref": "#"} for name in names}}
+    value = synthesise(json.dumps(schema), random.Random(0))
+    assert list(value) == names
+    assert len(json.dumps(value)) < 1_000_000
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.text(max_size=300))
 def test_token_estimates_are_positive_for_any_text_and_grow_with_it(text: str) -> None:

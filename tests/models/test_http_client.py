@@ -92,7 +92,7 @@ def test_a_connection_is_used_again() -> None:
 @pytest.mark.parametrize(
     "first",
     [
-        OK + b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwrong",
+        OK + b"HTTP/1.1 500 OK\r\nContent-Length: 5\r\n\r\nwrong",
         OK.replace(b"Length: 2", b"Length: 2\r\nConnection: close"),
     ],
     ids=["a second answer", "connection: close"],
@@ -126,6 +126,62 @@ def test_answers_of_every_framing_are_read() -> None:
         assert run(Script(answer), post)[1] == b"ok"
     unframed = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nok"
     assert run(Script(unframed, ends=True), post) == (200, b"ok")
+
+
+def test_the_fields_of_an_answer_are_those_of_its_own_head() -> None:
+    interim = b"HTTP/1.1 103 Early Hints\r\nX-Own: 1\r\nContent-Encoding: gzip\r\n\r\n"
+    head = b"\r\nHTTP/1.1 429 Slow Down\r\nRETRY-After:  7 \r\nX-Body: \r\n"
+    trailer = b"Content-Encoding: gzip\r\n\r\n"
+    chunked = head + b"Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n" + trailer
+
+    async def use(client: HttpClient) -> tuple[int, str, dict[str, str], str, bytes | None]:
+        response = await client.post(b"")
+        body = await response.body(2)
+        answer = response.status, response.reason, response.headers, response.content_type, body
+        client.release(response)
+        return answer
+
+    async def all_pieces(client: HttpClient) -> list[Any]:
+        return [await use(client), await use(client)]
+
+    first, second = run(Script(interim + interim + chunked, OK), all_pieces)
+    fields = {"retry-after": "7", "x-body": "", "transfer-encoding": "chunked"}
+    assert first == (429, "Slow Down", fields, "application/octet-stream", b"ok")
+    assert second[:3] == (200, "OK", {"content-length": "2"})
+
+
+def test_a_head_that_comes_in_pieces_is_read() -> None:
+    async def use(client: HttpClient) -> tuple[str, bytes | None]:
+        response = await client.post(b"")
+        return response.content_type, await response.body(100)
+
+    class InPieces(Script):
+        async def __call__(
+            self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            for place in range(len(self.answers[0])):
+                writer.write(self.answers[0][place : place + 1])
+                await asyncio.sleep(0)
+            writer.close()
+
+    answer = OK.replace(b"\r\nContent", b"\r\nContent-TYPE: Text/Plain; x=y\r\nContent")
+    assert run(InPieces(answer), use) == ("text/plain", b"ok")
+
+
+def test_a_body_that_is_too_large_is_not_read_on() -> None:
+    announced = OK.replace(b"Length: 2", b"Length: 99999999")
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nlarge\r\n"
+
+    async def use(client: HttpClient) -> bytes | None:
+        response = await client.post(b"")
+        try:
+            return await response.body(4)
+        finally:
+            client.release(response)
+
+    for answer in (announced, chunked):
+        assert run(Script(answer), use) is None
 
 
 @pytest.mark.parametrize(
