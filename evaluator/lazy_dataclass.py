@@ -20,9 +20,9 @@ import functools
 import operator
 import reprlib
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, FrozenInstanceError
-from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform, overload
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
@@ -59,10 +59,13 @@ class _Sample:
     """Has what only the standard library makes."""
 
     field: object
+    variable: ClassVar[object]
 
 
-_FIELD: Any = _Sample.__dataclass_fields__["field"]._field_type  # type: ignore[attr-defined]
-"""Marks a field of instances; a class variable has another mark."""
+_SAMPLES: Mapping[str, Any] = _Sample.__dataclass_fields__  # type: ignore[attr-defined]
+# The marks of a field and of a class variable.
+_FIELD = _SAMPLES["field"]._field_type
+_VARIABLE = _SAMPLES["variable"]._field_type
 
 
 @functools.cache
@@ -166,6 +169,7 @@ def _own_fields(cls: type, *, kw_only: bool) -> dict[str, Any]:
     annotations: dict[str, Any] = own.get("__annotations__", {})
     inherits = cls.__bases__ != (object,)
     is_plain = True
+    variables: set[str] = set()
     fields: dict[str, Any] = {}
     for name, annotation in annotations.items():
         field: Any = own.get(name, MISSING)
@@ -178,18 +182,29 @@ def _own_fields(cls: type, *, kw_only: bool) -> dict[str, Any]:
         field.name = name
         field.type = annotation
         fields[name] = field
-        if type(annotation) is not str or field.default.__class__.__hash__ is None:
+        if type(annotation) is not str:
+            is_plain = False
+        elif annotation.startswith("ClassVar["):
+            variables.add(name)
+        elif field.default.__class__.__hash__ is None:
             is_plain = False
     if is_plain:
         words = " ".join(annotations.values())
-        is_plain = "ClassVar" not in words and "InitVar" not in words and "KW_ONLY" not in words
+        is_plain = (
+            words.count("ClassVar") == len(variables)
+            and "InitVar" not in words
+            and "KW_ONLY" not in words
+        )
     for name, value in own.items():
-        if isinstance(value, dataclasses.Field) and name not in fields:
+        if isinstance(value, dataclasses.Field) and (name not in fields or name in variables):
             is_plain = False
     if not is_plain:
         return _standard_fields(cls, fields, kw_only=kw_only)
     # What the standard decorator does with a field. It would parse each annotation three times.
-    for field in fields.values():
+    for name, field in fields.items():
+        if name in variables:
+            field._field_type = _VARIABLE
+            continue
         field._field_type = _FIELD
         if field.kw_only is MISSING:
             field.kw_only = kw_only
