@@ -9,7 +9,7 @@
 A call is a call of a function of this package. A switch is a call of a function in another module
 than the function called before it. Depth counts the functions of this package on the stack. Each is
 warmed up WARM_UPS times, so that what happens only at first use is left out: the constructor of a
-class is compiled for its fourth instance. `--modules` lists the modules by their number of calls.
+class is compiled for its eleventh instance. `--modules` lists the modules by their number of calls.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from evaluator import (
 )
 
 PACKAGE = str(Path(__file__).parent.parent / "evaluator") + "/"
-WARM_UPS = 4
+WARM_UPS = 11
 DAMAGED = (
     "Sure, here it is:\n```json\n{'name': 'Ada', \"born\": 1815, tags: [\"math\", 'code',]\n```"
 )

@@ -2,9 +2,9 @@
 
 The decorator of the standard library compiles six functions for a frozen class. That takes half a
 millisecond, and a command imports more than two hundred classes. Here `__init__` is compiled when
-the fourth instance is made, because most classes of a command have fewer, and the other methods are
-closures over the names of the fields. The `__init__` of a frozen class with slots sets the slots
-directly, which is faster than `object.__setattr__`.
+the eleventh instance is made, because most classes of a command have fewer, and the other methods
+are closures over the names of the fields. The `__init__` of a frozen class with slots sets the
+slots directly, which is faster than `object.__setattr__`.
 
 Fields, slots, defaults and inheritance are those of the standard library: `fields`, `replace`,
 `asdict`, `match`, pickling and ordinary dataclasses as subclasses work. Fields are compared as
@@ -14,14 +14,15 @@ checkers see the standard decorator.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import operator
 import reprlib
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, FrozenInstanceError
-from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform, overload
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
@@ -49,9 +50,32 @@ else:
         return dataclass(cls, frozen=True, slots=True, **options)
 
 
-_FEW = 3
-"""Instances made before `__init__` is compiled, which takes as long as making fifty of them."""
-_NOT_PLAIN = ("ClassVar", "InitVar", "KW_ONLY")
+_FEW = 10
+"""Instances made before `__init__` is compiled, which takes as long as making forty of them."""
+
+
+@dataclasses.dataclass(init=False, repr=False, eq=False)
+class _Sample:
+    """Has what only the standard library makes."""
+
+    field: object
+    variable: ClassVar[object]
+
+
+_SAMPLES: Mapping[str, Any] = _Sample.__dataclass_fields__  # type: ignore[attr-defined]
+# The marks of a field and of a class variable.
+_FIELD = _SAMPLES["field"]._field_type
+_VARIABLE = _SAMPLES["variable"]._field_type
+
+
+@functools.cache
+def _params(**options: bool) -> Any:
+    """`__dataclass_params__` for these options; this version of Python may not have all of them."""
+    params: Any = copy.copy(_Sample.__dataclass_params__)  # type: ignore[attr-defined]
+    for name, value in {"init": True, "repr": True, **options}.items():
+        if hasattr(params, name):
+            setattr(params, name, value)
+    return params
 
 
 def _make(
@@ -62,75 +86,162 @@ def _make(
     eq: bool = True,
     order: bool = False,
     weakref_slot: bool = False,
-    **options: bool,
+    kw_only: bool = False,
 ) -> type:
-    own = set(vars(cls))
-    if not cls.__doc__:
-        cls.__doc__ = cls.__name__  # otherwise the signature is inspected for it
-    # It compares `frozen` with that of the bases, and compiles two functions for a frozen class.
-    standard: Any = dataclasses.dataclass(
-        init=False,
-        repr=False,
-        eq=False,
-        frozen=frozen and dataclasses.is_dataclass(cls),
-        **options,
-    )
-    annotations: dict[str, Any] = vars(cls).get("__annotations__", {})
-    words = " ".join(map(str, annotations.values()))
-    is_plain = not any(word in words for word in _NOT_PLAIN)
-    if annotations and is_plain:
-        # The decorator would parse each annotation three times, to find these words.
-        cls.__annotations__ = dict.fromkeys(annotations, object)
-    made: Any = standard(cls)
-    if annotations and is_plain:
-        made.__annotations__ = annotations
-        for name, annotation in annotations.items():
-            made.__dataclass_fields__[name].type = annotation
-    params = made.__dataclass_params__
-    params.init = params.repr = True
-    params.eq = eq
-    params.order = order
-    params.frozen = frozen
-    if hasattr(params, "slots"):  # from Python 3.12 on
-        params.slots = slots
-        params.weakref_slot = weakref_slot
-    fields = dataclasses.fields(made)
-    compared = _values([field.name for field in fields if field.compare])
+    own = vars(cls)
+    declared = _own_fields(cls, kw_only=kw_only)
+    known = _inherited_fields(cls, is_frozen=frozen) | declared
+    names: list[str] = []
+    compared: list[str] = []
+    shown: list[str] = []
+    positional: list[str] = []
+    for field in known.values():
+        if field._field_type is _FIELD:
+            names.append(field.name)
+            if field.compare:
+                compared.append(field.name)
+            if field.repr:
+                shown.append(field.name)
+            if field.init and not field.kw_only:
+                positional.append(field.name)
+    values = _values(names)
+    compared_values = values if compared == names else _values(compared)
     init = _Init(is_direct=frozen)
-    methods: dict[str, Any] = {
+    members: dict[str, Any] = {
         "__init__": init,
-        "__repr__": _repr([field.name for field in fields if field.repr]),
+        "__repr__": _repr(shown),
+        "__match_args__": tuple(positional),
     }
     if eq:
-        methods["__eq__"] = _comparison(operator.eq, compared)
-        methods["__hash__"] = _hash(compared) if frozen else None
+        members["__eq__"] = _comparison(operator.eq, compared_values)
+        members["__hash__"] = _hash(compared_values) if frozen else None
     if order:
         for compare in (operator.lt, operator.le, operator.gt, operator.ge):
-            methods[f"__{compare.__name__}__"] = _comparison(compare, compared)
-    names = [field.name for field in fields]
+            members[f"__{compare.__name__}__"] = _comparison(compare, compared_values)
     if frozen and slots:
-        methods["__getstate__"], methods["__setstate__"] = _state(names)
-    methods = {name: method for name, method in methods.items() if name not in own}
+        members["__getstate__"] = _get_state(values)
+        members["__setstate__"] = _set_state(names)
+    for name in members.keys() & own.keys():
+        del members[name]
     if frozen:
-        methods["__setattr__"] = _refuse_to_set
-        methods["__delattr__"] = _refuse_to_delete
+        members["__setattr__"] = _refuse_to_set
+        members["__delattr__"] = _refuse_to_delete
+    if not own["__doc__"]:
+        members["__doc__"] = cls.__name__
+    members["__dataclass_fields__"] = known
+    members["__dataclass_params__"] = _params(
+        frozen=frozen,
+        slots=slots,
+        eq=eq,
+        order=order,
+        weakref_slot=weakref_slot,
+        kw_only=kw_only,
+    )
+    made: Any = cls
     if slots:
-        made = _with_slots(made, names, methods, has_weakref=weakref_slot)
+        made = _with_slots(cls, names, members, has_weakref=weakref_slot)
     else:
-        for name, method in methods.items():
-            setattr(made, name, method)
+        _set_defaults(cls, declared)
+        for name, member in members.items():
+            setattr(cls, name, member)
     init.cls = made
-    is_simple = all(field.init and not field.kw_only for field in fields)
-    is_simple = is_simple and not hasattr(made, "__post_init__") and "__reduce_ex__" not in own
+    is_simple = positional == names and "__reduce_ex__" not in own and not _has_post_init(cls)
     if frozen and slots and is_simple:
-        made.__reduce_ex__ = _reduction(made, _values(names))
+        made.__reduce_ex__ = _reduction(made, values)
     return made
 
 
+def _inherited_fields(cls: type, *, is_frozen: bool) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for base in cls.__mro__[-2:0:-1]:
+        if dataclasses.is_dataclass(base):
+            fields.update(base.__dataclass_fields__)
+            if base.__dataclass_params__.frozen and not is_frozen:  # type: ignore[attr-defined]
+                raise TypeError("cannot inherit non-frozen dataclass from a frozen one")
+            if is_frozen and not base.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+                raise TypeError("cannot inherit frozen dataclass from a non-frozen one")
+    return fields
+
+
+def _own_fields(cls: type, *, kw_only: bool) -> dict[str, Any]:
+    """The fields that the annotations of a class declare, and its class variables, by name."""
+    own = vars(cls)
+    annotations: dict[str, Any] = own.get("__annotations__", {})
+    inherits = cls.__bases__ != (object,)
+    is_plain = True
+    variables: set[str] = set()
+    fields: dict[str, Any] = {}
+    for name, annotation in annotations.items():
+        field: Any = own.get(name, MISSING)
+        if field is MISSING and inherits:
+            field = getattr(cls, name, MISSING)
+        if isinstance(field, types.MemberDescriptorType):
+            field = MISSING
+        if not isinstance(field, dataclasses.Field):
+            field = dataclasses.field(default=field)
+        field.name = name
+        field.type = annotation
+        fields[name] = field
+        if type(annotation) is not str:
+            is_plain = False
+        elif annotation.startswith("ClassVar["):
+            variables.add(name)
+        elif field.default.__class__.__hash__ is None:
+            is_plain = False
+    if is_plain:
+        words = " ".join(annotations.values())
+        is_plain = (
+            words.count("ClassVar") == len(variables)
+            and "InitVar" not in words
+            and "KW_ONLY" not in words
+        )
+    for name, value in own.items():
+        if isinstance(value, dataclasses.Field) and (name not in fields or name in variables):
+            is_plain = False
+    if not is_plain:
+        return _standard_fields(cls, fields, kw_only=kw_only)
+    # What the standard decorator does with a field. It would parse each annotation three times.
+    for name, field in fields.items():
+        if name in variables:
+            field._field_type = _VARIABLE
+            continue
+        field._field_type = _FIELD
+        if field.kw_only is MISSING:
+            field.kw_only = kw_only
+    return fields
+
+
+def _standard_fields(cls: type, fields: dict[str, Any], *, kw_only: bool) -> dict[str, Any]:
+    """What the standard decorator makes of these fields. Raises: TypeError or ValueError, if they
+    are invalid.
+    """
+    own = vars(cls)
+    names = ("__module__", "__annotations__", "__doc__")
+    namespace = {
+        name: value
+        for name, value in own.items()
+        if name in names or isinstance(value, dataclasses.Field)
+    }
+    standard = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)
+    sample: Any = standard(type(cls.__name__, (), namespace | fields))
+    _set_defaults(cls, fields)
+    return sample.__dataclass_fields__
+
+
+def _set_defaults(cls: type, fields: dict[str, Any]) -> None:
+    """The attributes of a class are the defaults of its fields, instead of the fields."""
+    for name, field in fields.items():
+        if vars(cls).get(name) is field:
+            if field.default is MISSING:
+                delattr(cls, name)
+            else:
+                setattr(cls, name, field.default)
+
+
 def _with_slots(
-    cls: type, names: Sequence[str], methods: dict[str, Any], *, has_weakref: bool
+    cls: type, names: Sequence[str], members: dict[str, Any], *, has_weakref: bool
 ) -> type:
-    """The class again, with slots for the fields that no base has a slot for, and these methods."""
+    """The class again, with slots for the fields that no base has a slot for, and these members."""
     left_out = {*names, "__dict__", "__weakref__"}
     inherited: set[str] = set()
     for base in cls.__mro__[1:-1]:
@@ -140,10 +251,15 @@ def _with_slots(
             inherited.add("__weakref__")
     slots = [*names, "__weakref__"] if has_weakref else names
     namespace = {name: value for name, value in vars(cls).items() if name not in left_out}
-    namespace["__slots__"] = tuple(name for name in slots if name not in inherited)
-    made = type(cls)(cls.__name__, cls.__bases__, namespace | methods)
-    made.__qualname__ = cls.__qualname__
-    return made
+    namespace |= members
+    namespace["__qualname__"] = cls.__qualname__
+    namespace["__slots__"] = tuple([name for name in slots if name not in inherited])
+    return type(cls)(cls.__name__, cls.__bases__, namespace)
+
+
+def _has_post_init(cls: type) -> bool:
+    """`hasattr` is slow where the attribute is missing."""
+    return any("__post_init__" in vars(base) for base in cls.__mro__)
 
 
 class _Init:
@@ -156,6 +272,7 @@ class _Init:
     def __init__(self, *, is_direct: bool) -> None:
         self._is_direct = is_direct
         self._left = _FEW
+        self._steps: list[tuple[str, Any, Any, Callable[[Any, Any], None]]] = []
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         if instance is None:
@@ -172,45 +289,51 @@ class _Init:
         return function
 
     def _initialise(self, instance: Any, /, *args: Any, **kwargs: Any) -> None:
-        fields = dataclasses.fields(self.cls)  # type: ignore[arg-type]
-        positional: list[str] = []
-        known: set[str] = set()
-        needed: set[str] = set()
-        for field in fields:
-            if field.init:
-                known.add(field.name)
-                if not field.kw_only:
-                    positional.append(field.name)
-                if field.default is MISSING and field.default_factory is MISSING:
-                    needed.add(field.name)
-        arguments = dict(zip(positional, args, strict=False))
-        is_valid = (
-            len(args) <= len(positional)
-            and arguments.keys().isdisjoint(kwargs)
-            and kwargs.keys() <= known
-        )
-        arguments |= kwargs
-        if not is_valid or not arguments.keys() >= needed:
+        if not self._steps:
+            self._prepare()
+        values = dict(zip(self._positional, args, strict=False))
+        is_valid = len(args) <= len(self._positional) and kwargs.keys() <= self._keywords
+        is_valid = is_valid and values.keys().isdisjoint(kwargs)
+        values |= kwargs
+        if not is_valid or not values.keys() >= self._needed:
             self._compiled()(instance, *args, **kwargs)  # raises the TypeError that says why
             return
-        for field in fields:
-            if field.name in arguments:
-                value = arguments[field.name]
-            elif field.default_factory is not MISSING:
-                value = field.default_factory()
-            elif field.default is not MISSING:
-                value = field.default
+        for name, default, factory, assign in self._steps:
+            if name in values:
+                value = values[name]
+            elif factory is not MISSING:
+                value = factory()
             else:
-                continue
-            slot = getattr(self.cls, field.name, None)
-            if not self._is_direct:
-                setattr(instance, field.name, value)
-            elif isinstance(slot, types.MemberDescriptorType):
-                slot.__set__(instance, value)
-            else:
-                object.__setattr__(instance, field.name, value)
-        if hasattr(self.cls, "__post_init__"):
+                value = default
+            assign(instance, value)
+        if self._has_post_init:
             instance.__post_init__()
+
+    def _prepare(self) -> None:
+        """Finds what `_initialise` needs for each instance."""
+        fields = dataclasses.fields(self.cls)  # type: ignore[arg-type]
+        arguments = [field for field in fields if field.init]
+        self._positional = [field.name for field in arguments if not field.kw_only]
+        self._keywords = {field.name for field in arguments}
+        self._needed = {field.name for field in arguments if _is_without_default(field)}
+        self._has_post_init = hasattr(self.cls, "__post_init__")
+        self._steps = [
+            (field.name, field.default, field.default_factory, self._assignment(field.name))
+            for field in fields
+            if field.init or not _is_without_default(field)
+        ]
+
+    def _assignment(self, name: str) -> Callable[[Any, Any], None]:
+        slot = getattr(self.cls, name, None)
+        if not self._is_direct:
+            return lambda instance, value: setattr(instance, name, value)
+        if isinstance(slot, types.MemberDescriptorType):
+            return slot.__set__
+        return lambda instance, value: object.__setattr__(instance, name, value)
+
+
+def _is_without_default(field: dataclasses.Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
 
 
 class _Default:
@@ -286,18 +409,21 @@ def _values(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
     return get
 
 
-def _state(names: Sequence[str]) -> tuple[Callable[[Any], Any], Callable[[Any, Any], None]]:
+def _get_state(values: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], Any]:
     """How instances are pickled: a frozen one has no state that could be set otherwise."""
-    values = _values(names)
 
     def __getstate__(self: Any) -> tuple[Any, ...]:
         return values(self)
 
+    return __getstate__
+
+
+def _set_state(names: Sequence[str]) -> Callable[[Any, Any], None]:
     def __setstate__(self: Any, state: Sequence[Any]) -> None:
         for name, value in zip(names, state, strict=True):
             object.__setattr__(self, name, value)
 
-    return __getstate__, __setstate__
+    return __setstate__
 
 
 def _reduction(

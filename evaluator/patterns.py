@@ -12,25 +12,35 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 Match = re.Match[str]
 
 
-class _Find(Protocol):
-    def __call__(self, string: str, pos: int = 0, endpos: int = ..., /) -> Match | None: ...
+if TYPE_CHECKING:
+
+    class _Find(Protocol):
+        def __call__(self, string: str, pos: int = 0, endpos: int = ..., /) -> Match | None: ...
+
+    class _FindInBytes(Protocol):
+        def __call__(
+            self, string: bytes, pos: int = 0, endpos: int = ..., /
+        ) -> re.Match[bytes] | None: ...
+
+    class _FindAll(Protocol):
+        def __call__(self, string: str, pos: int = 0, endpos: int = ..., /) -> Iterator[Match]: ...
+
+    class _Split(Protocol):
+        def __call__(self, string: str, maxsplit: int = 0) -> list[str | Any]: ...
+
+    class _Replace(Protocol):
+        def __call__(
+            self, repl: str | Callable[[Match], str], string: str, count: int = 0
+        ) -> str: ...
 
 
-class _FindAll(Protocol):
-    def __call__(self, string: str, pos: int = 0, endpos: int = ..., /) -> Iterator[Match]: ...
-
-
-class _Split(Protocol):
-    def __call__(self, string: str, maxsplit: int = 0) -> list[str | Any]: ...
-
-
-class _Replace(Protocol):
-    def __call__(self, repl: str | Callable[[Match], str], string: str, count: int = 0) -> str: ...
+_METHODS = ("findall", "finditer", "fullmatch", "match", "search", "split", "sub")
+_METHODS_OF_BYTES = ("findall", "finditer", "fullmatch", "match", "search")
 
 
 class Pattern:
@@ -40,17 +50,7 @@ class Pattern:
     possessive quantifier or an atomic group.
     """
 
-    __slots__ = (
-        "findall",
-        "finditer",
-        "flags",
-        "fullmatch",
-        "match",
-        "pattern",
-        "search",
-        "split",
-        "sub",
-    )
+    __slots__ = (*_METHODS, "flags", "pattern")
 
     findall: Callable[[str], list[Any]]
     finditer: _FindAll
@@ -79,7 +79,34 @@ class Pattern:
         return f"Pattern({self.pattern!r}, {self.flags!r})"
 
 
-_METHODS = ("findall", "finditer", "fullmatch", "match", "search", "split", "sub")
+class BytesPattern:
+    """A regular expression for bytes, which `re` compiles at its first use: one without possessive
+    quantifiers and atomic groups. `flags` as for `Pattern`.
+    """
+
+    __slots__ = (*_METHODS_OF_BYTES, "flags", "pattern")
+
+    finditer: Callable[[bytes], Iterator[re.Match[bytes]]]
+    findall: Callable[[bytes], list[Any]]
+    fullmatch: _FindInBytes
+    match: _FindInBytes
+    search: _FindInBytes
+
+    def __init__(self, pattern: bytes, flags: str = "") -> None:
+        self.pattern = pattern
+        self.flags = flags
+
+    def __getattr__(self, name: str) -> Any:
+        # A slot without a value: the pattern is not compiled.
+        if name not in _METHODS_OF_BYTES:
+            raise AttributeError(name)
+        flags = b"(?%s)" % self.flags.encode() if self.flags else b""
+        compiled = re.compile(flags + self.pattern)
+        for method in _METHODS_OF_BYTES:
+            setattr(self, method, getattr(compiled, method))
+        return getattr(compiled, name)
+
+
 _ANCHORED = ("fullmatch", "match")
 _USES_REGEX = sys.version_info < (3, 11, 5)
 

@@ -8,14 +8,20 @@ import inspect
 import pickle
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError, field
-from typing import Any
+from dataclasses import KW_ONLY, FrozenInstanceError, field
+from typing import Any, ClassVar
 
 import pytest
 
 from evaluator.lazy_dataclass import dataclass, frozen
 
 Decorator = Callable[..., Any]
+
+
+class Plain:
+    """No dataclass."""
+
+    given = 3
 
 
 def classes(decorator: Decorator) -> dict[str, type]:
@@ -63,7 +69,24 @@ def classes(decorator: Decorator) -> dict[str, type]:
     class Empty:
         """Without fields."""
 
-    return {each.__name__: each for each in (Point, Named, Counter, Open, Identity, Empty)}
+    @decorator(frozen=True, slots=True)
+    class Mixed(Point):
+        """With a class variable, a field of its base with another default, and one by name only."""
+
+        kind: ClassVar[str] = "mixed"
+        x: int = 7
+        _: KW_ONLY
+        z: int = 1
+
+    @decorator
+    class Default(Plain):
+        """With a default that a base has."""
+
+        given: int
+        other: str = field(default="o", repr=False)
+
+    made = (Point, Named, Counter, Open, Identity, Empty, Mixed, Default)
+    return {each.__name__: each for each in made}
 
 
 ARGUMENTS: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = (
@@ -75,6 +98,10 @@ ARGUMENTS: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = (
     ("Open", (1,), {}),
     ("Identity", (1,), {}),
     ("Empty", (), {}),
+    ("Mixed", (), {}),
+    ("Mixed", (3, 4), {"z": 5}),
+    ("Default", (), {}),
+    ("Default", (4,), {"other": "p"}),
 )
 
 
@@ -90,6 +117,10 @@ def test_instances_are_as_those_of_the_standard_library(
     assert str(inspect.signature(ours)) == str(inspect.signature(theirs))
     assert ours.__match_args__ == theirs.__match_args__
     assert repr(ours.__dataclass_params__) == repr(theirs.__dataclass_params__)
+    assert repr(ours.__dataclass_fields__) == repr(theirs.__dataclass_fields__)
+    for attribute in ("kind", "given", "other"):
+        defaults = [getattr(cls, attribute, None) for cls in (ours, theirs)]
+        assert defaults[0] == defaults[1] or inspect.ismemberdescriptor(defaults[0])
     again = dataclasses.replace(one)
     assert (one == again) is (other == dataclasses.replace(other))
     assert (one == other) is False
@@ -129,6 +160,23 @@ def test_an_ordinary_dataclass_may_be_derived(ours: bool, theirs: bool) -> None:
     assert repr(made(1, 2)) == "Derived(x=1, y=2)"
     with pytest.raises(TypeError, match="cannot inherit"):
         dataclass(frozen=not ours)(type("Other", (base,), {}))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"__annotations__": {"x": "list[int]"}, "x": []},
+        {"__annotations__": {"x": "int"}, "y": field(default=1)},
+        {"__annotations__": {"x": "ClassVar[int]"}, "x": field(default_factory=int)},
+    ],
+)
+def test_invalid_fields_are_refused_as_by_the_standard_library(body: dict[str, Any]) -> None:
+    messages: list[tuple[type, str]] = []
+    for decorator in (dataclass, dataclasses.dataclass):
+        with pytest.raises((TypeError, ValueError)) as raised:
+            decorator(frozen=True, slots=True)(type("New", (), {"__module__": __name__, **body}))
+        messages.append((raised.type, str(raised.value)))
+    assert messages[0] == messages[1]
 
 
 def test_order_and_wrong_arguments() -> None:
@@ -182,17 +230,17 @@ def test_a_generic_factory_makes_a_new_value_for_each_instance() -> None:
     assert [type(value) for value in vars(first).values()] == [list, dict, Counter, list]
 
 
-def test_init_is_compiled_for_the_fourth_instance_and_for_a_signature() -> None:
+def test_init_is_compiled_for_the_eleventh_instance_and_for_a_signature() -> None:
     def new() -> type:
         return dataclass(frozen=True, slots=True)(
             type("New", (), {"__annotations__": {"x": "int"}})
         )
 
     cls = new()
-    for number in range(3):
+    for number in range(10):
         assert cls(number).x == number
         assert not inspect.isfunction(vars(cls)["__init__"])
-    assert cls(3).x == 3 and inspect.isfunction(vars(cls)["__init__"])
+    assert cls(10).x == 10 and inspect.isfunction(vars(cls)["__init__"])
 
     other = new()
     assert str(inspect.signature(other)) == "(x: 'int') -> None"
@@ -204,7 +252,7 @@ def test_the_compiled_init_does_what_the_first_instances_had(
     name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
     cls = classes(dataclass)[name]
-    shown = {repr(cls(*args, **kwargs)) for _ in range(5)}
+    shown = {repr(cls(*args, **kwargs)) for _ in range(12)}
     assert len(shown) == 1 and inspect.isfunction(vars(cls)["__init__"])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from pathlib import Path
 
@@ -141,6 +140,8 @@ def print_resume_command(number: int, options: EvaluatorOptions) -> None:
         return
     except EvaluatorError:
         pass  # the disk fails: the file is there and can be read later
+    import shlex
+
     words = ["evaluator tasks resume", str(number)]
     if options.tasks_dir != Path("tasks"):
         words.append(f"--tasks {shlex.quote(str(options.tasks_dir))}")

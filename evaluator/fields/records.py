@@ -153,11 +153,14 @@ def fields_of(cls: type) -> Mapping[str, Field]:
     """The declared fields of a dataclass by name, in order."""
     hints: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
+        annotations = inspect.get_annotations(base)
+        if not annotations:
+            continue
+        hints |= annotations
+        texts = {name: hint for name, hint in annotations.items() if isinstance(hint, str)}
         names = _Names(vars(sys.modules[base.__module__]))
-        for name, hint in inspect.get_annotations(base).items():
-            hints[name] = hint
-            if isinstance(hint, str):
-                hints[name] = eval(hint, {}, names)
+        # At once, which is faster than one after the other.
+        hints |= zip(texts, eval(f"[{', '.join(texts.values())}]", {}, names), strict=True)
     declared: dict[str, Field] = {}
     for each in fields(cls):
         hint = hints[each.name]

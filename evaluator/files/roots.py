@@ -95,14 +95,14 @@ class Roots:
     def __init__(self, folders: Sequence[str | Path], denied: Iterable[str | Path] = ()) -> None:
         if isinstance(folders, str):
             raise UsageError("roots is a sequence of folders, not one string")
-        self.folders: tuple[Path, ...] = tuple(Path(os.path.abspath(folder)) for folder in folders)
-        resolved = [os.path.realpath(folder) for folder in self.folders]
+        self.folders: tuple[Path, ...] = tuple([Path(os.path.abspath(each)) for each in folders])
+        resolved = map(os.path.realpath, self.folders)
         self.spellings: tuple[tuple[str, str], ...] = tuple(
             zip(map(str, self.folders), resolved, strict=True)
         )
         """Each root as it was given and with its links resolved."""
         # A path with a NUL character cannot exist.
-        paths = (os.path.realpath(path) for path in denied if "\0" not in str(path))
+        paths = [os.path.realpath(path) for path in denied if "\0" not in str(path)]
         self.denied_paths: tuple[str, ...] = tuple(dict.fromkeys(paths))
 
     def denied(self) -> Denied:

@@ -7,7 +7,6 @@ is used only after the user has allowed it.
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -219,7 +218,9 @@ def _names(config: HandlerConfig, project: str) -> Iterator[str]:
 
 def _of_server(server: McpServer) -> Iterator[str]:
     if server.command is not None:
-        yield f"the command {shlex.join((server.command, *server.args))} (MCP server {server.name})"
+        from shlex import join
+
+        yield f"the command {join((server.command, *server.args))} (MCP server {server.name})"
     if server.url is not None:
         yield f"the host of {server.url} (MCP server {server.name})"
     for variable in server.variables():

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from evaluator.errors import NotAllowed
 from evaluator.handler.config import HandlerConfig, ToolGrant
@@ -48,7 +48,8 @@ from evaluator.tools.policy import decide
 READ_FILE = "read_file"
 
 
-class Excess(NamedTuple):
+@frozen
+class Excess:
     """Something that a task needs and may not have. `what` continues "it may not"."""
 
     kind: Literal["process", "tool", "file"]

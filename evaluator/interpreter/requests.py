@@ -11,7 +11,6 @@ matched to a template. With `<manual_xml>true</manual_xml>` it is taken as it is
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -64,7 +63,7 @@ class XmlRequest:
 
 def is_xml(request: str) -> bool:
     """Whether a request is XML and not words."""
-    return _XML.match(request) is not None
+    return request.lstrip().startswith("<") and _XML.match(request) is not None
 
 
 def is_bare(node: Node | Function) -> bool:
@@ -137,7 +136,7 @@ def _read_strictly(text: str, is_manual: bool) -> XmlRequest:
 
 
 # In scripts without spaces a whole request is one word, so only ASCII words are treated as names.
-_NAME = re.compile(r"[A-Za-z0-9_./-]+")
+_NAME = Pattern(r"[A-Za-z0-9_./-]+")
 Request = str | Node | Function
 RunOf = Callable[[dict[str, Any]], Run]
 

@@ -9,7 +9,6 @@ with the session.
 from __future__ import annotations
 
 import codecs
-import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -129,6 +128,8 @@ class _SessionTools:
         Returns its task_id at once; read its output with read_background. It is killed when this
         task ends.
         """
+        import shlex
+
         from evaluator.jobs.scripts import ScriptWork
 
         folders = context.roots.roots.folders

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -85,8 +84,8 @@ class Reading:
     words: frozenset[str] = frozenset()
 
 
-_WORD = re.compile(r"[^\W\d]\w*")
-_PLACEHOLDER = re.compile(r"\{\{.*?\}\}", re.DOTALL)
+_WORD = Pattern(r"[^\W\d]\w*")
+_PLACEHOLDER = Pattern(r"\{\{.*?\}\}", "s")
 _TEST_NAME = Pattern(r"there is no test '(\w+)'")
 _MAX_ERRORS = 20
 

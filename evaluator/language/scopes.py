@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Mapping
 from types import NoneType
 from typing import Any, Final, NoReturn
@@ -26,7 +25,7 @@ from evaluator.patterns import Pattern
 _MAX_DIGITS = 1000
 _MAX_SHOWN = 40
 _INTEGER = Pattern(r"[+-]?\d+", "a")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.A)
+_NUMBER = Pattern(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", "a")
 
 
 def is_number(value: Any) -> bool:

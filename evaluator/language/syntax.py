@@ -9,7 +9,6 @@ would find.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from evaluator.lazy_dataclass import frozen
 
@@ -65,7 +64,8 @@ class Analysis:
     constant: bool
 
 
-class PlainPath(NamedTuple):
+@frozen
+class PlainPath:
     """A name and the fields after it. `offset` is where the name begins."""
 
     names: tuple[str, ...]
@@ -78,7 +78,8 @@ class PlainPath(NamedTuple):
         return self.offset + len(".".join(self.names[:index]))
 
 
-class PlainData(NamedTuple):
+@frozen
+class PlainData:
     """Literal text."""
 
     text: str

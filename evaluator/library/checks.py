@@ -6,7 +6,6 @@ templates that call or `ref` one that cannot be used.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field
@@ -18,6 +17,7 @@ from evaluator.library.scoping import ScopeWalk
 from evaluator.library.shapes import ResultShapes
 from evaluator.nodes import Function, Span, TopLevel
 from evaluator.nodes.declare import FIELDS, OPERATORS
+from evaluator.patterns import Pattern
 
 MAX_ERRORS = 200
 """The templates of a file are checked until more errors than this are found."""
@@ -175,7 +175,7 @@ _CERTAIN_CODES = """
 """
 _CERTAIN = frozenset(_CERTAIN_CODES.split())
 """Codes of findings that hold also where parts of the template are missing."""
-_NAME = re.compile(r"`([^`]*)`")
+_NAME = Pattern(r"`([^`]*)`")
 
 
 def check_suspect(

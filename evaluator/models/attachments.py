@@ -9,12 +9,12 @@ can take the same screenshot again.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any, Self, cast
 
 from evaluator.lazy_dataclass import frozen
+from evaluator.patterns import BytesPattern
 
 PDF = "application/pdf"
 MAX_IMAGE_BYTES = 5_000_000
@@ -25,7 +25,7 @@ IMAGE_TOKENS = 1_600
 PAGE_TOKENS = 4_600
 """A dense page of text and its picture: providers that read PDFs count both."""
 
-_PAGE = re.compile(rb"/Type\s*/Page(?![a-zA-Z])")
+_PAGE = BytesPattern(rb"/Type\s*/Page(?![a-zA-Z])")
 _BYTES_OF_A_PAGE = 50_000
 
 

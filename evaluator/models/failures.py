@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from evaluator import clock
 from evaluator.errors import ProviderError, ProviderErrorKind
 from evaluator.errors.messages import cut
-from evaluator.patterns import Pattern
+from evaluator.lazy_dataclass import frozen
+from evaluator.patterns import BytesPattern, Pattern
 
 MAX_MESSAGE = 500
 MAX_ERROR_BODY = 64 * 1024
 MAX_RESPONSE_BYTES = 16 * 1024 * 1024
 
 
-class StatusRule(NamedTuple):
+@frozen
+class StatusRule:
     """How an HTTP status is classified. `maybe_billed`: a model may have worked on the request
     before it came.
     """
@@ -66,7 +67,7 @@ _CONTEXT = Pattern(
 )
 _FILTER = Pattern(r"content[_ ](?:filter|policy)|content management policy", "i")
 _QUOTA = Pattern(r"insufficient_quota|exceeded your current quota|billing_hard_limit", "i")
-_PAGE = re.compile(rb"\s*<(?:!doctype|html)", re.IGNORECASE)
+_PAGE = BytesPattern(rb"\s*<(?:!doctype|html)", "i")
 
 
 def failure(
@@ -87,7 +88,10 @@ def failure(
         unlisted = _BAD_REQUEST
     else:
         unlisted = StatusRule("other", False, maybe_billed=False)
-    kind, retryable, billed = _STATUS.get(status, unlisted)
+    rule = _STATUS.get(status, unlisted)
+    kind = rule.kind
+    retryable = rule.retryable
+    billed = rule.maybe_billed
     text = f"{code} {message}"
     if kind == "bad_request" or (status == 500 and _CONTEXT.search(code)):
         if _CONTEXT.search(text):

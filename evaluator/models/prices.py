@@ -12,11 +12,11 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, cast, overload
+from typing import Any, cast, overload
 
 from evaluator.errors.results import Usage
+from evaluator.lazy_dataclass import frozen
 from evaluator.patterns import Pattern
 
 _TABLE = "model_prices_and_context_window_backup.json"
@@ -141,7 +141,8 @@ def priced(
     return replace(usage, cost_usd=cost, cache_saved_usd=saved)
 
 
-class CachePrices(NamedTuple):
+@frozen
+class CachePrices:
     """The prices of a provider's prompt cache, in US dollars for a token, and the least tokens that
     it keeps; None where the table does not say.
     """
@@ -181,6 +182,8 @@ def max_call_cost_usd(model: str) -> float | None:
 @lru_cache(maxsize=1)
 def known_providers() -> frozenset[str]:
     """The prefixes of model ids that name a provider or a kind of server; empty without LiteLLM."""
+    from importlib.util import find_spec
+
     spec = find_spec("litellm")
     table = _table()
     if spec is None or not table:
@@ -247,6 +250,8 @@ def _table() -> Mapping[str, Any]:
     """The table, read again each time. Only single entries are cached: a whole table slows the
     garbage collector.
     """
+    from importlib.util import find_spec
+
     spec = find_spec("litellm")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         try:

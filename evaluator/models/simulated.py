@@ -31,6 +31,7 @@ from evaluator.models.backend import (
 )
 from evaluator.models.logprobs import TokenLogprob
 from evaluator.nodes.sampling import settings_given
+from evaluator.patterns import Pattern
 
 ScriptItem: TypeAlias = (
     str | Mapping[str, Any] | Sequence[Mapping[str, Any]] | ModelResponse | Exception
@@ -38,7 +39,7 @@ ScriptItem: TypeAlias = (
 Script: TypeAlias = Sequence[ScriptItem] | Callable[[ModelRequest], ScriptItem | None]
 
 _REMEMBERED_REQUESTS = 100_000
-_WORDS = re.compile(r"\S+\s*|\s+")
+_WORDS = Pattern(r"\S+\s*|\s+")
 
 
 class SimulatedBackend:

@@ -28,7 +28,7 @@ import dataclasses
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal, Protocol, TypeVar, cast, dataclass_transform
 
 from evaluator.lazy_dataclass import frozen
@@ -168,9 +168,9 @@ _LARGEST = 1e15
 
 
 def _declare(role: Role, form: Form, default: Any, **more: Any) -> Any:
-    return dataclasses.field(
-        default=default, metadata={"declared": Field(role, form, default=default, **more)}
-    )
+    # `_named` makes it, when the class tells the field's name.
+    make = partial(Field, role, form, default=default, **more)
+    return dataclasses.field(default=default, metadata={"declared": make})
 
 
 def attribute(*, default: Any, of: str | None = None, name: str = "") -> Any:
@@ -347,17 +347,10 @@ def _declared(cls: _Class, *, kw_only: bool) -> _Class:
     return made
 
 
-def _named(name: str, field: Field) -> Field:
+def _named(name: str, make: partial[Field]) -> Field:
     # "" stands for the field's own name.
-    if field.element == "":
-        element = name
-    else:
-        element = field.element
-    if field.attribute == "":
-        attribute = name
-    else:
-        attribute = field.attribute
-    return dataclasses.replace(field, name=name, element=element, attribute=attribute)
+    own_name = {key: name for key in ("element", "attribute") if make.keywords.get(key) == ""}
+    return make(name=name, **own_name)
 
 
 OPERATORS: dict[str, Any] = {}

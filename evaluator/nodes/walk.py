@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
+from evaluator.lazy_dataclass import frozen
 from evaluator.nodes import Call, Node, Task, TopLevel
 from evaluator.nodes.declare import fields_with, values
 from evaluator.nodes.tree import Expression, Repeats, Span, Text
@@ -21,7 +22,8 @@ def children(node: Any) -> Iterator[Node]:
             yield from children(value)
 
 
-class Operand(NamedTuple):
+@frozen
+class Operand:
     """A child that a node runs. With `one_of` it is an alternative, chosen if `guard` is None or
     holds.
     """

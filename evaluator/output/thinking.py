@@ -17,6 +17,8 @@ def split_thinking(text: str) -> tuple[str, str]:
     """The reasoning at the beginning of a text ("" if there is none, or it has no end) and the text
     after it.
     """
+    if not text.lstrip().startswith(("<", "◁", "[")):
+        return "", text
     match = _LEADING.match(text)
     if match is None:
         return "", text

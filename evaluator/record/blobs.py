@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from pathlib import Path
 
 from evaluator.files.atomic import write_atomic
 from evaluator.files.open_below import not_writable, open_private_folder, read_regular
+from evaluator.patterns import Pattern
 
 FOLDER = "attachments"
 _MAX_BYTES = 64_000_000
-_SHA256 = re.compile(r"[0-9a-f]{64}")
+_SHA256 = Pattern(r"[0-9a-f]{64}")
 
 
 def write_blob(root: Path, data: bytes, *, durable: bool) -> str:

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import hmac
 import json
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import field
@@ -35,6 +34,7 @@ from zlib import crc32
 from evaluator.errors import CorruptRecord, RecordError
 from evaluator.files.trust import signing_key
 from evaluator.lazy_dataclass import dataclass
+from evaluator.patterns import BytesPattern, Pattern
 from evaluator.record.encoding import RULE, STATUS_HINTS, Chain, record_signature
 from evaluator.record.steps import (
     FORMAT_VERSION,
@@ -70,9 +70,9 @@ def _loads(text: str) -> Any:
     return value
 
 
-_FENCE = re.compile(rb"(`{3,})(json|text) ([0-9]+)(?: ((?:/[A-Za-z0-9_.-]+)*))?\n")
-_FIELD = re.compile(rb"\n*- \*\*([A-Z][A-Za-z0-9 -]*)\*\*:(?: ([^\n]*))?\n")
-_BETWEEN = re.compile(rb"(?:\n|<!-- [^\n]*\n)*")
+_FENCE = BytesPattern(rb"(`{3,})(json|text) ([0-9]+)(?: ((?:/[A-Za-z0-9_.-]+)*))?\n")
+_FIELD = BytesPattern(rb"\n*- \*\*([A-Z][A-Za-z0-9 -]*)\*\*:(?: ([^\n]*))?\n")
+_BETWEEN = BytesPattern(rb"(?:\n|<!-- [^\n]*\n)*")
 
 
 def _read_inline(data: bytes) -> str:
@@ -147,18 +147,18 @@ def _put(value: Any, pointer: str, item: Any) -> None:
         value[keys[-1]] = item
 
 
-_TITLE = re.compile(
+_TITLE = BytesPattern(
     rb"# TASK-([0-9]{1,18}) <!-- evaluator-task ([0-9]{1,4}) ([0-9]{1,12}) ([0-9a-f]{8}) "
     rb"(?:([0-9a-f]{32}) )?([0-9a-f]{8}) -->"
 )
-_OPEN = re.compile(
+_OPEN = BytesPattern(
     rb"(?:## (?:Step [0-9]{1,12}(?: \((?:retry|result)\))?: (.+)|Resumed|Result|Summary) )?"
     rb"<!-- (begin|end|note|resume|result|summary) ([0-9]{1,12}) ([0-9]{1,12}) ([0-9a-f]{8}) "
     rb"(?:([0-9a-f]{32}) )?([0-9a-f]{8}) -->"
 )
-_MARK = re.compile(rb"<!-- evaluator-task |[0-9a-f]{8} [0-9a-f]{8} -->")
-_TORN_TITLE = re.compile(rb"#?|# |# T|# TA|# TAS|# TASK|# TASK-[0-9]*(?: (?:<.*)?)?")
-_OWNER = re.compile(r"pid ([0-9]+), started ([0-9]+), boot ([0-9a-f-]+), host (.*)", re.S)
+_MARK = BytesPattern(rb"<!-- evaluator-task |[0-9a-f]{8} [0-9a-f]{8} -->")
+_TORN_TITLE = BytesPattern(rb"#?|# |# T|# TA|# TAS|# TASK|# TASK-[0-9]*(?: (?:<.*)?)?")
+_OWNER = Pattern(r"pid ([0-9]+), started ([0-9]+), boot ([0-9a-f-]+), host (.*)", "s")
 _STEP_KINDS = frozenset(get_args(StepKind))
 _END_STATUSES = frozenset(get_args(EndStatus))
 _FINAL_STATUSES = frozenset(get_args(FinalStatus))
@@ -523,8 +523,8 @@ def _end(fields: dict[str, Any]) -> StepEnd:
     )
 
 
-_TOTAL = re.compile(r"([0-9]+)(?: of ([0-9]+) planned)?(?: \(([0-9]+) retr(?:y|ies)\))?")
-_COUNT = re.compile(r"[0-9]{1,12}")
+_TOTAL = Pattern(r"([0-9]+)(?: of ([0-9]+) planned)?(?: \(([0-9]+) retr(?:y|ies)\))?")
+_COUNT = Pattern(r"[0-9]{1,12}")
 
 
 def _summary(fields: dict[str, Any], result: Any) -> Summary:

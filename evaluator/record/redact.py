@@ -26,8 +26,7 @@ from evaluator.record.texts import BETWEEN_TEXTS
 _NAME = Pattern(
     r"(?:^|_)(?:API_?KEYS?|KEY|KEYS|TOKEN|TOKENS|SECRET|SECRETS|PASS|PASSPHRASE|CREDENTIALS?"
     r"|CREDS|PAT|DSN"
-    r"|CONNECTION_STRING|PRIVATE_KEY)(?:_|$)|PASSWORD(?:_|$)|PASSWD(?:_|$)|.PWD(?:_|$)",
-    "i",
+    r"|CONNECTION_STRING|PRIVATE_KEY)(?:_|$)|PASSWORD(?:_|$)|PASSWD(?:_|$)|.PWD(?:_|$)"
 )
 # The current folder, which every shell sets.
 _FOLDERS = frozenset({"PWD", "OLDPWD"})
@@ -175,7 +174,11 @@ class Redactor:
         wanted = set(also)
         secrets: dict[str, str] = {}
         for name, value in variables.items():
-            parts = [part for found in (_IN_URL, _IN_PAIRS) for part in found.findall(value)]
+            parts: list[str] = []
+            if "@" in value:
+                parts += _IN_URL.findall(value)
+            if "=" in value:
+                parts += _IN_PAIRS.findall(value)
             if name in wanted or (not parts and _is_secret(name, value)):
                 secrets[name] = value
             forms = dict.fromkeys(
@@ -405,7 +408,8 @@ def _cost(character: str) -> float:
 
 def _is_secret(name: str, value: str) -> bool:
     """Whether a variable of this name holds a secret as a whole."""
-    return name not in _FOLDERS and _NAME.search(name) is not None and not _SETTING.fullmatch(value)
+    has_its_name = name not in _FOLDERS and _NAME.search(name.upper()) is not None
+    return has_its_name and not _SETTING.fullmatch(value)
 
 
 def _forms_of(value: str) -> Iterator[str]:

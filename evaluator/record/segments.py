@@ -39,6 +39,7 @@ from evaluator.files.atomic import try_lock, unlock, write_atomic
 from evaluator.files.open_below import open_regular
 from evaluator.files.trust import signing_key
 from evaluator.lazy_dataclass import dataclass
+from evaluator.patterns import BytesPattern, Pattern
 from evaluator.record import grammar
 from evaluator.record.encoding import STATUS_HINTS, Chain, encode, record_signature
 from evaluator.record.entries import read_entry
@@ -48,12 +49,12 @@ from evaluator.store.owners import Owner, is_gone, parse_owner
 FOLDER = "segments"
 PackedStatus = Literal["running", "released", "completed", "failed", "aborted"]
 ENDED: tuple[FinalStatus, ...] = get_args(FinalStatus)
-FRAME_HEAD = re.compile(
+FRAME_HEAD = BytesPattern(
     rb"<!-- (segment|index|running|released|completed|failed|aborted) "
     rb"([0-9]{1,18}) ([0-9]{1,12}) ([0-9a-f]{8}) ([0-9a-f]{8}) -->\n"
 )
-_NAME = re.compile(r"SEGMENT-([0-9]{1,18})\.md")
-_TRAILER = re.compile(
+_NAME = Pattern(r"SEGMENT-([0-9]{1,18})\.md")
+_TRAILER = BytesPattern(
     rb"<!-- index at ([0-9]{18}), last task ([0-9]{18}), unfinished ([0-9]{18}) -->\n"
 )
 _TRAILER_TEXT = b"<!-- index at %018d, last task %018d, unfinished %018d -->\n"
@@ -64,7 +65,7 @@ _MAX_FRAME_BYTES = 1_000_000_000
 # Indexes in memory: one has up to 10,000 tasks.
 _CACHED = 8
 _STATUSES = frozenset(get_args(PackedStatus))
-_RECORDS = re.compile(rb'\["([0-9a-f]{32}|)",(.*)\]\n', re.DOTALL)
+_RECORDS = BytesPattern(rb'\["([0-9a-f]{32}|)",(.*)\]\n', "s")
 # What parsing, reading and encoding raise for records that nobody wrote with this package.
 _UNREADABLE = (
     ValueError,

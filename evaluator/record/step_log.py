@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
-from typing import Any, TypeVarTuple
+from typing import TYPE_CHECKING, Any, TypeVarTuple
 
 from evaluator.errors import RecordError, StepChanged
 from evaluator.record.entries import Note
@@ -31,12 +30,17 @@ from evaluator.record.steps import (
     fingerprint,
 )
 
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
 DISK_THREADS = 32
 _Args = TypeVarTuple("_Args")
 
 
 @lru_cache(maxsize=1)
 def _disk_threads() -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor
+
     return ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="evaluator-sync")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -94,7 +93,11 @@ class TaskStore(TaskFolder):
     @property
     def option(self) -> str:
         """The option, after a space, with which a command uses this folder; "" for the default."""
-        return "" if str(self.root) == "tasks" else f" --tasks {shlex.quote(str(self.root))}"
+        if str(self.root) == "tasks":
+            return ""
+        from shlex import quote
+
+        return f" --tasks {quote(str(self.root))}"
 
     def create(
         self,

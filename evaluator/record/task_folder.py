@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -24,6 +23,7 @@ from evaluator.files.open_below import (
     read_regular,
 )
 from evaluator.lazy_dataclass import frozen
+from evaluator.patterns import Pattern
 from evaluator.record import grammar
 from evaluator.record.segments import ENDED, PackedTask, SegmentIndex, Segments, is_live, labels_of
 from evaluator.record.segments import task_file as packed_file
@@ -35,8 +35,8 @@ from evaluator.record.steps import (
 )
 from evaluator.store.owners import Owner, is_gone
 
-_FILE = re.compile(r"TASK-([0-9]{1,18})\.md")
-_UNNUMBERED = re.compile(r"TASK-[A-Za-z0-9._-]+\.md")
+_FILE = Pattern(r"TASK-([0-9]{1,18})\.md")
+_UNNUMBERED = Pattern(r"TASK-[A-Za-z0-9._-]+\.md")
 # Other programs have all their task files in one folder.
 FLAT = "."
 _HEAD_BYTES = 4096

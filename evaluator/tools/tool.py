@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import json
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass, replace
 from enum import Enum
@@ -16,6 +15,7 @@ from evaluator.errors.messages import type_of
 from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.models.attachments import MAX_BYTES_TOGETHER, Attachment, media_type_of, size_problem
 from evaluator.models.backend import ToolSpec
+from evaluator.patterns import Pattern
 from evaluator.processes.sandboxes import MEMORY_BYTES, NO_SANDBOX, Sandbox
 from evaluator.tools.ask import Asker
 from evaluator.tools.file_access import FileAccess
@@ -100,7 +100,7 @@ Control = Literal["programs", "screen", "network"]
 OutcomeCode = Literal["unknown_tool", "bad_arguments", "denied", "failed", "timeout", "not_run"]
 
 _MAX_ERROR_CHARS = 2_000
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_NAME = Pattern(r"[A-Za-z0-9_-]{1,64}")
 
 
 @frozen

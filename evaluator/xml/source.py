@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import codecs
 import errno
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,13 +21,13 @@ import lxml.etree as etree
 from evaluator.errors import TemplateError
 from evaluator.files.open_below import read_named
 from evaluator.nodes import Span, Text
-from evaluator.patterns import Match, Pattern
+from evaluator.patterns import BytesPattern, Match, Pattern
 from evaluator.xml.layout import Layout, Limits, Place, Run
 
 if TYPE_CHECKING:
     from lxml.etree import _Element as Element
 
-_DECLARED = re.compile(rb"""<\?xml\s[^>]{0,200}?encoding\s*=\s*["']([A-Za-z0-9._\-]{1,40})["']""")
+_DECLARED = BytesPattern(rb"""<\?xml\s[^>]{0,200}?encoding\s*=\s*["']([A-Za-z0-9._\-]{1,40})["']""")
 # Codecs that are not character encodings (punycode, unicode_escape, …) are refused.
 _ENCODING = Pattern(
     r"utf-8|utf-16(-[lb]e)?|utf-32(-[lb]e)?|ascii|iso8859-\d+|cp\d+|koi8-[rtu]|mac-\w+|"
@@ -79,6 +78,8 @@ def encoding_of(data: bytes, file: str | None) -> tuple[str, int]:
         known = codecs.lookup(name).name
     except LookupError as error:
         raise _unusable(f"the declared encoding {name!r} is unknown", file) from error
+    if known == "utf-8":
+        return known, 0
     if _ENCODING.fullmatch(known) is None or known.startswith(("utf-16", "utf-32")):
         # A file whose declaration reads as ASCII is not UTF-16 or UTF-32, whatever it says.
         raise _unusable(f"the declared encoding {name!r} is not supported in templates", file)

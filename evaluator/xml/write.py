@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from evaluator.errors import UsageError
+from evaluator.lazy_dataclass import frozen
 from evaluator.nodes import (
     Call,
     Cond,
@@ -27,7 +28,7 @@ from evaluator.nodes import (
 from evaluator.nodes.declare import FIELDS, Field
 from evaluator.nodes.walk import is_stand_in
 from evaluator.patterns import Pattern
-from evaluator.xml.layout import ILLEGAL, clean
+from evaluator.xml.layout import ILLEGAL, ILLEGAL_IN_ASCII, clean
 
 _ATTRIBUTE_ESCAPES = str.maketrans(
     {"&": "&amp;", "<": "&lt;", '"': "&quot;", "\n": "&#10;", "\t": "&#9;", "\r": "&#13;"}
@@ -39,7 +40,8 @@ Attributes = Mapping[str, "str | int | float | bool | Text | None"]
 """Attributes by name; an attribute with the value None is not written."""
 
 
-class _Element(NamedTuple):
+@frozen
+class _Element:
     """An element to write: `content` is its text, or the elements in it, or in mixed content texts
     and elements.
     """
@@ -213,7 +215,7 @@ def _input(one: Input) -> _Element:
     nested = _node(one.task)
     if not one.description:
         return _Element("input", attributes, content=[nested])
-    nested = nested._replace(attributes={**nested.attributes, "xml:space": "default"})
+    nested = replace(nested, attributes={**nested.attributes, "xml:space": "default"})
     return _Element(
         "input",
         {**attributes, "xml:space": "preserve"},
@@ -270,7 +272,9 @@ def _param(param: Param) -> str:
 
 
 def _lines(element: _Element, pad: str) -> list[str]:
-    name, attributes, content = element
+    name = element.name
+    attributes = element.attributes
+    content = element.content
     if isinstance(content, Text):
         return [pad + _with_text(name, content, pad=pad, attributes=attributes)]
     opening = _opening(name, attributes)
@@ -318,7 +322,8 @@ def _escape(value: str) -> str:
 
 
 def _check(value: str) -> None:
-    bad = ILLEGAL.search(value)
+    illegal = ILLEGAL_IN_ASCII if value.isascii() else ILLEGAL
+    bad = illegal.search(value)
     if bad is not None:
         raise UsageError(f"the character U+{ord(bad[0]):04X} is not allowed in XML")
 

@@ -166,7 +166,7 @@ class Mapper:
         if declared is None:
             self._by_name = ()
         else:
-            self._by_name = tuple(name for name in declared if name not in given)
+            self._by_name = tuple([name for name in declared if name not in given])
         self._takes_all = declared is None and mapping.inputs is None
         if mapping.id is None:
             self._id = None

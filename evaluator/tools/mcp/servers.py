@@ -6,7 +6,6 @@ in `_`, so the first `__` of a tool's name always divides the two.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Any
@@ -20,7 +19,7 @@ from evaluator.patterns import Pattern
 SEPARATOR = "__"
 SCHEME = "mcp://"
 DEFAULT_TIMEOUT_S = 60.0
-_NAME = re.compile(r"[A-Za-z0-9]+(?:[_-][A-Za-z0-9]+)*")
+_NAME = Pattern(r"[A-Za-z0-9]+(?:[_-][A-Za-z0-9]+)*")
 _MAX_NAME = 32
 _NOT_IN_A_NAME = Pattern(r"[^A-Za-z0-9_-]")
 
