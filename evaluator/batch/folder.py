@@ -317,23 +317,14 @@ class BatchFolder:
             keys = columns.keys
         found = ResultIndex(keys)
         for number, offset, line, head in self._lines():
-            key, identity, scored_by, verdict, retryable = head.groups()
             if columns is None:
-                place = keys.number(key.decode())
+                place = keys.number(head[1].decode())
             else:
                 try:
                     place = columns.add(decode_line(line))
                 except _NOT_RESULTS as error:
                     raise _not_a_result(self.path, number, error) from error
-            found.put(
-                place,
-                key,
-                offset=offset,
-                identity=identity,
-                scored_by=scored_by,
-                verdict=verdict,
-                is_retryable=retryable == b"true",
-            )
+            found.put(place, offset, words=head.groups())
         return found
 
     def results(self) -> Iterator[SampleResult]:

@@ -252,8 +252,8 @@ class CompleteWork(PendingWork):
     def of(
         cls, folder: BatchFolder, earlier: ResultIndex, on_kept: Callable[[Verdict], None]
     ) -> CompleteWork:
-        for entry in earlier.values():
-            on_kept(entry.verdict)
+        for verdict in earlier.verdicts():
+            on_kept(verdict)
         return cls(
             (),
             1,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
+from operator import itemgetter
 from struct import Struct
 from typing import NamedTuple, TypeAlias
 
@@ -13,6 +15,7 @@ VERDICTS = tuple(Verdict)
 VERDICT_CODES = {verdict.value.encode(): code for code, verdict in enumerate(VERDICTS)}
 _FORM = Struct("<16sq32s32sB?")
 _Record: TypeAlias = tuple[bytes, int, bytes, bytes, int, bool]
+_code_of = itemgetter(4)
 
 
 class ResultEntry(NamedTuple):
@@ -40,18 +43,13 @@ class ResultIndex:
         self._left = 0
         self._next = 0
 
-    def put(
-        self,
-        number: int,
-        key: bytes,
-        offset: int,
-        identity: bytes,
-        scored_by: bytes,
-        verdict: bytes,
-        is_retryable: bool,
-    ) -> None:
-        """Sets the entry of `key`, which has this number, from the words of its line."""
-        record = (key, offset, identity, scored_by, VERDICT_CODES[verdict], is_retryable)
+    def put(self, number: int, offset: int, words: Sequence[bytes]) -> None:
+        """Sets the entry of the key with this number, from the words at the head of its line: the
+        key, the identity, `scored_by`, the verdict, and whether it is retryable.
+        """
+        key, identity, scored_by, verdict, retryable = words
+        code = VERDICT_CODES[verdict]
+        record = (key, offset, identity, scored_by, code, retryable == b"true")
         if number == len(self._is_there):
             self._is_there.append(1)
             self._left += 1
@@ -96,6 +94,10 @@ class ResultIndex:
 
     def values(self) -> Iterator[ResultEntry]:
         return (entry for _, entry in self.items())
+
+    def verdicts(self) -> Iterator[Verdict]:
+        """The verdict of each entry."""
+        return map(VERDICTS.__getitem__, map(_code_of, compress(self._records, self._is_there)))
 
     def by_identity(self) -> Callable[[str], ResultEntry | None]:
         """A function that finds an entry by the identity of its result."""

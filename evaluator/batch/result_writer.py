@@ -63,8 +63,7 @@ class ResultWriter:
             return
         try:
             for part in parts:
-                for row in part.rows:
-                    columns.put(row)
+                columns.put_block(part.block)
             for _, result in results:
                 columns.add(result)
         except UsageError:

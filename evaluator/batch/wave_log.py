@@ -274,7 +274,8 @@ class WaveLog:
 
     def _signed(self, entry: Mapping[str, Any]) -> bytes:
         content = {name: value for name, value in entry.items() if name not in _NOT_SIGNED}
-        return json.dumps({"batch": self._created, **content}, sort_keys=True).encode()
+        # Beside the entry: one of its own fields is called `batch`.
+        return json.dumps({"batch": self._created, "entry": content}, sort_keys=True).encode()
 
 
 def _dollars(cost: float | None) -> str:

@@ -36,7 +36,8 @@ def put(
 ) -> None:
     key = key_of(number)
     place = index._keys.number(key)
-    index.put(place, key.encode(), offset, identity, scored_by, verdict, is_retryable)
+    retryable = b"true" if is_retryable else b"false"
+    index.put(place, offset, (key.encode(), identity, scored_by, verdict, retryable))
 
 
 def a_result(number: int) -> SampleResult:
@@ -88,6 +89,15 @@ def test_lines_are_read_in_blocks_of_any_size(
     assert [reader.read_at(entry.offset).place for entry in index.values()] == list(range(20))
     data = (tmp_path / "batch" / "results.jsonl").read_bytes()
     assert [data[start:end].count(b"\n") for start, end, _ in reader.entries()] == [1] * 20
+
+
+def test_the_verdicts_are_those_of_the_entries_that_are_left() -> None:
+    index = an_index(3)
+    put(index, 1, 5, verdict=b"error")
+    assert list(index.verdicts()) == [Verdict.PASSED, Verdict.ERROR, Verdict.PASSED]
+    index.pop(key_of(0))
+    assert list(index.verdicts()) == [entry.verdict for entry in index.values()]
+    assert list(index.verdicts()) == [Verdict.ERROR, Verdict.PASSED]
 
 
 def test_memory_holds_no_results_and_no_entries() -> None:

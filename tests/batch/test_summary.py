@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 import re
 import tracemalloc
 from collections import Counter
@@ -29,6 +30,7 @@ from evaluator.batch.statistics import (
 from evaluator.batch.summary import GroupSummary, ScorerSummary, summarise, summarise_columns
 from evaluator.batch.summary import columns as columns_module
 from evaluator.batch.summary.columns import Columns
+from evaluator.batch.summary.rows import ResultBlock, ResultRows
 from evaluator.batch.summary.tables import Table, as_text
 from evaluator.batch.thresholds import (
     ThresholdStatus,
@@ -682,6 +684,82 @@ def test_left_out_results_count_only_in_the_replaced_spending() -> None:
     assert again is not None
     assert (again.cost_usd.total, again.cost_usd.known, again.cost_usd.of) == (None, 0.5, 2)
     assert summary.notes == ("2 more results are not part of what the batch asks for now",)
+
+
+def mixed_results(random: Random, count: int) -> Iterator[dict[str, Any]]:
+    """Results as JSON: of several cells, samples and epochs, some replaced, some judged by several
+    models.
+    """
+    for number in range(count):
+        scores: dict[str, Score] = {}
+        if random.random() < 0.8:
+            passed = random.random() < 0.5
+            scores["includes"] = Score(
+                float(passed), passed, answer=random.choice([None, "a", "b"])
+            )
+        if random.random() < 0.3:
+            votes = {"one": random.random() < 0.5, "two": random.choice([True, None])}
+            metadata = {"votes": votes, "is_grade": True} if random.random() < 0.7 else {}
+            scores["judge"] = Score(0.5, True, metadata=metadata, usage=Usage(cost_usd=0.25))
+        yield a_result(
+            f"s{random.randrange(count)}",
+            random.choice(list(Verdict)),
+            epoch=random.randrange(1, 3),
+            template=random.choice(["quiz", "other"]),
+            scores=scores,
+            target=random.choice([None, "a", "b"]),
+            metadata=random.choice([{}, {"topic": "x"}, {"topic": "y", "user": number % 5}]),
+            usage=Usage(input_tokens=random.choice([None, number]), cost_usd=0.5),
+            duration_s=random.random(),
+            task_id=random.choice([None, number]),
+        ).to_dict()
+
+
+@pytest.mark.parametrize("size", [1, 7, 400])
+@pytest.mark.parametrize("fields", [(None, None), ("user", "topic")])
+def test_results_in_blocks_have_the_summary_of_results_one_by_one(
+    size: int, fields: tuple[str | None, str | None]
+) -> None:
+    rows = ResultRows(*fields)
+    results = list(mixed_results(Random(size), 400))
+    one_by_one = Columns(*fields)
+    in_blocks = Columns(*fields)
+    for result in results:
+        one_by_one.add(result)
+    for start in range(0, len(results), size):
+        block = ResultBlock.of([rows.row_of(each) for each in results[start : start + size]])
+        in_blocks.put_block(pickle.loads(pickle.dumps(block)))
+    assert one_by_one.replaced_count > 30
+    one, other = (
+        summarise_columns(
+            columns,
+            total=None,
+            cluster=fields[0],
+            group_by=fields[1],
+            reducers=None,
+            unfinished="",
+        ).to_dict()
+        for columns in (one_by_one, in_blocks)
+    )
+    assert json.dumps(one) == json.dumps(other)
+
+
+def test_what_is_not_a_result_is_refused_before_anything_of_it_is_counted() -> None:
+    columns = Columns(None, None)
+    columns.add(a_result("first").to_dict())
+    whole = a_result("second", "error", scores={"s": Score(1.0, True)}).to_dict()
+    for name, value in (
+        ("template", ["quiz"]),
+        ("epoch", [1]),
+        ("task_id", [1]),
+        ("failure", {**whole["failure"], "kind": ["timeout"]}),
+        ("scores", {"s": {**whole["scores"]["s"], "metadata": "text"}}),
+        ("scores", {"s": {**whole["scores"]["s"], "value": "text"}}),
+    ):
+        with pytest.raises(TypeError):
+            columns.add({**whole, name: value})
+    columns.close()
+    assert len(columns) == 1 and list(columns.errors) == [] and list(columns.scorers) == []
 
 
 def test_binary_reduced_epochs_have_the_interval_of_a_proportion() -> None:

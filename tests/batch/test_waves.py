@@ -327,6 +327,41 @@ def test_a_log_that_was_changed_ends_the_session(server: ProviderServer, tmp_pat
     assert batch.run().is_complete
 
 
+@pytest.mark.parametrize("event", ["uploaded", "created"])
+def test_an_entry_of_another_batch_ends_the_session(tmp_path: Path, event: str) -> None:
+    """The id of the provider batch once stood in for the identity of the batch in what is signed."""
+    fields: dict[str, Any] = {"batch": "batch-of-one"} if event == "created" else {"upload": "file"}
+    for name in ("one", "two"):
+        _begin_log(tmp_path / name, created=name)
+    other = WaveLog(tmp_path / "one", "one")
+    other.read()
+    other.add(1, event, **fields)
+    log = WaveLog(tmp_path / "two", "two")
+    line = other.path.read_bytes().splitlines(keepends=True)[-1]
+    log.path.write_bytes(log.path.read_bytes() + line)
+    with pytest.raises(BatchDamaged, match=r"log\.jsonl:2: was changed, or was not written by you"):
+        log.read()
+
+
+def _begin_log(folder: Path, created: str) -> None:
+    call = ["call-1", "sample-1", False, 10, 10, 0.1]
+    folder.mkdir()
+    WaveLog(folder, created).add(
+        1,
+        "intent",
+        format="openai",
+        label="gpt",
+        endpoint="https://api.example.com",
+        profile="offline",
+        prices=None,
+        tag=f"tag-{created}",
+        digest="0",
+        calls=[call],
+        max_cost_usd=0.1,
+        wall=0.0,
+    )
+
+
 def test_a_batch_with_running_calls_is_not_resumed_without_its_provider_batches(
     server: ProviderServer, tmp_path: Path
 ) -> None:

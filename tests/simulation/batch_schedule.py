@@ -141,7 +141,10 @@ def results_found(path: Path, on_damage: Callable[[RecordError], None]) -> set[s
         return {entry.identity.decode() for entry in batch.index().values()}
     except BatchDamaged as error:
         on_damage(error)
-    lines = (path / "results.jsonl").read_bytes().splitlines(keepends=True)
+    results = path / "results.jsonl"
+    if not results.exists():  # a loss of power took its name: the new manifest's was certain first
+        return set()
+    lines = results.read_bytes().splitlines(keepends=True)
     return {json.loads(line)["identity"] for line in lines if is_sealed(line)}
 
 

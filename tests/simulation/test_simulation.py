@@ -9,6 +9,9 @@ from random import Random
 
 import pytest
 
+from evaluator import RecordError
+from evaluator.batch.folder import BatchFolder
+from evaluator.errors import BatchDamaged
 from tests.simulation import batch_schedule
 from tests.simulation.mutants import MUTANTS, found_after
 from tests.simulation.schedule import plan_of, run
@@ -173,6 +176,17 @@ def test_a_subtask_that_runs_again_is_named_by_the_record():
 @pytest.mark.parametrize("seed", [27, 31, 49, 83])
 def test_a_seed_that_failed_once_holds_now(seed):
     assert run(plan_of(seed, "batch")).violation is None
+
+
+def test_a_batch_of_which_a_loss_of_power_left_only_the_manifest_is_damaged(tmp_path):
+    """Until their folder is synced, the name of the manifest may be certain before that of the results."""
+    path = tmp_path / "batch"
+    with BatchFolder.create(path) as folder:
+        folder.write_manifest({})
+    (path / "results.jsonl").unlink()
+    damage: list[RecordError] = []
+    assert batch_schedule.results_found(path, damage.append) == set()
+    assert [type(error) for error in damage] == [BatchDamaged]
 
 
 # A segment whose index was synced and whose tasks were not; a probe that a full disk kept.

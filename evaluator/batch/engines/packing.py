@@ -13,7 +13,7 @@ from typing import Any
 from evaluator.batch.identity import Identity, encode_results, parse_line
 from evaluator.batch.progress import Totals
 from evaluator.batch.records import Sample, SampleResult, Verdict
-from evaluator.batch.summary.rows import ResultRow, ResultRows
+from evaluator.batch.summary.rows import ResultBlock, ResultRow, ResultRows
 from evaluator.batch.work_items import WorkItem
 from evaluator.lazy_dataclass import dataclass
 from evaluator.record.steps import Scrub
@@ -73,13 +73,13 @@ def unpack_work(packed: tuple[Any, ...]) -> WorkItem:
 @dataclass(slots=True, eq=False)
 class ResultLines:
     """The results of `works` as another process has made them, in this order: their lines, and what
-    is counted of them: the state of Totals, and the rows of the summary.
+    is counted of them: the state of Totals, and what the summary needs.
     """
 
     works: Sequence[WorkItem]
     lines: bytes
     totals: tuple[Any, ...]
-    rows: Sequence[ResultRow]
+    block: ResultBlock
 
     @property
     def has_errors(self) -> bool:
@@ -120,8 +120,11 @@ class ResultPacker:
         self._lines.append(line)
         self._made_rows.append(row)
 
-    def take(self) -> tuple[list[int], bytes, tuple[Any, ...], list[ResultRow]]:
-        """The numbers of the works, and the arguments of ResultLines after them."""
-        taken = self._numbers, b"".join(self._lines), self._totals.state(), self._made_rows
+    def take(self) -> tuple[list[int], bytes, tuple[Any, ...], ResultBlock]:
+        """The numbers of the works, and the arguments of ResultLines after them. There is at least
+        one.
+        """
+        block = ResultBlock.of(self._made_rows)
+        taken = self._numbers, b"".join(self._lines), self._totals.state(), block
         self._start()
         return taken

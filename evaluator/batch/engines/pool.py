@@ -284,9 +284,9 @@ class Pool:
         kind = message[0]
         member.silent_s = 0.0
         if kind == "done":
-            _, numbers, lines, totals, rows = message
+            _, numbers, lines, totals, block = message
             jobs = self._take_back(member, numbers)
-            self._run.hand_in(ResultLines([job.work for job in jobs], lines, totals, rows))
+            self._run.hand_in(ResultLines([job.work for job in jobs], lines, totals, block))
         elif kind == "pending":
             _, number, reason = message
             for job in self._take_back(member, [number]):

@@ -35,7 +35,7 @@ MAX_ROW_BYTES = 64 * 1024 * 1024
 """The longest row that is read: anything longer is a file of another format."""
 
 _BOM = b"\xef\xbb\xbf"
-_LINE_CHUNK = 1 << 20
+_PIECE = 1 << 20
 
 
 def check_file(path: Path) -> None:
@@ -130,12 +130,15 @@ def fingerprint(path: Path, *, count_lines: bool) -> tuple[int, str, int | None]
             if not count_lines:
                 size = os.fstat(file.fileno()).st_size
                 return size, hashlib.file_digest(file, "sha256").hexdigest(), None
-            while piece := file.readline(_LINE_CHUNK):
+            while piece := file.read(_PIECE):
                 digest.update(piece)
-                has_content = has_content or not piece.isspace()
-                if piece.endswith(b"\n"):
-                    lines = lines + has_content
+                # The first part ends the line that the piece before began.
+                *ended, last = piece.split(b"\n")
+                lines += len(ended) - ended.count(b"") - sum(map(bytes.isspace, ended))
+                if ended:
+                    lines += has_content and not ended[0].strip()
                     has_content = False
+                has_content = has_content or bool(last.strip())
             return file.tell(), digest.hexdigest(), lines + has_content
     except OSError as error:
         raise _unreadable(path, error) from error

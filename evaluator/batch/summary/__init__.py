@@ -25,4 +25,5 @@ from evaluator.batch.summary.parts import ScorerSummary as ScorerSummary
 from evaluator.batch.summary.parts import Spending as Spending
 from evaluator.batch.summary.parts import VerdictCounts as VerdictCounts
 from evaluator.batch.summary.parts import interrupted_text as interrupted_text
+from evaluator.batch.summary.rows import ResultBlock as ResultBlock
 from evaluator.batch.summary.tables import Table as Table

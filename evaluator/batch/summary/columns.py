@@ -26,6 +26,7 @@ from evaluator.batch.summary.rows import (
     TOKENS,
     Ballot,
     Fields,
+    ResultBlock,
     ResultRow,
     ResultRows,
     ScoreRow,
@@ -42,10 +43,11 @@ from evaluator.store.columns import Column, Interner, Spool
 MAX_LABELS = 30
 MAX_VALUES = 1_000
 _MAX_BALLOTS = 20_000
-_MOST = 2**31 - 1
 _MOST_USED = 1e15
 _USED = (*DOLLARS, *TOKENS)
-_FRESH = 1_000
+_SCORES = ResultBlock._fields.index("scores")
+_FIELDS = ResultBlock._fields.index("fields")
+_FRESH = 200
 """So many rows are appended to the columns at once."""
 _MOST_SCATTERED = 128
 """With more groups, reading the blocks of all rows for each group costs more than to order them."""
@@ -99,8 +101,6 @@ class ScorerColumns:
     """
 
     __slots__ = (
-        "_count",
-        "_fresh",
         "_spool",
         "answers",
         "are_grades",
@@ -124,17 +124,13 @@ class ScorerColumns:
         self.panel: PanelColumns | None = None
         self.ballots: dict[Ballot, int] = {}
         self._spool = spool
-        self._fresh: list[tuple[int, float, int, int]] = []
-        self._count = 0
 
     def grow(self, rows: int) -> None:
         """Makes the columns `rows` long; new rows are absent."""
-        columns = (self.state, self.value, self.passed, self.answers)
-        _add_rows(columns, self._fresh)
-        self._count = rows
         missing = rows - len(self.state)
         if missing:
-            for column, value in zip(columns, _NO_SCORE, strict=True):
+            columns = (self.state, self.value, self.passed, self.answers)
+            for column, value in zip(columns, (ABSENT, math.nan, NONE, NONE), strict=True):
                 column.extend([value] * missing)
         if self.votes is not None:
             self.votes.extend([NONE] * (rows - len(self.votes)))
@@ -150,32 +146,42 @@ class ScorerColumns:
         if self.panel is not None:
             self.panel.reorder(rows)
 
-    def put(self, row: int, score: ScoreRow | None) -> None:
-        """Sets the score of a row; None where there is none."""
-        values = _NO_SCORE
-        metadata = None
-        if score is not None:
-            state, value, passed, answer, metadata = score
-            label = NONE if answer is None else self.labels.number(answer)
-            values = (state, value, passed, label)
-        if row == self._count:
-            self._count += 1
-            self._fresh.append(values)
-            if len(self._fresh) == _FRESH:
-                self.grow(row + 1)
-        else:
-            self.grow(max(row + 1, self._count))
-            columns = (self.state, self.value, self.passed, self.answers)
-            for column, each in zip(columns, values, strict=True):
-                column[row] = each
+    def add(self, row: int, scores: Sequence[Sequence[Any]]) -> None:
+        """Adds scores, given as in a ResultBlock, from `row` on; rows before it that have none are
+        absent. Their metadata are left to `put_metadata`.
+        """
+        self.grow(row)
+        states, values, passed, answers, _ = scores
+        self.state.extend(states)
+        self.value.extend(values)
+        self.passed.extend(passed)
+        self.answers.extend(map(self._label, answers))
+
+    def replace(self, row: int, scores: Sequence[Sequence[Any]] | None) -> None:
+        """Replaces the score of a row; None where there is none any more."""
+        if scores is None:
+            scores = ((ABSENT,), (math.nan,), (NONE,), (None,), (None,))
+        (state,), (value,), (passed,), (answer,), (metadata,) = scores
+        self.grow(max(row + 1, len(self.state)))
+        self.state[row] = state
+        self.value[row] = value
+        self.passed[row] = passed
+        self.answers[row] = self._label(answer)
+        self.put_metadata(row, metadata or {})
+
+    def _label(self, answer: Any) -> int:
+        return NONE if answer is None else self.labels.number(answer)
+
+    def put_metadata(self, row: int, metadata: Mapping[str, Any]) -> None:
+        """Sets the votes and the ratings of a row from the metadata of its score."""
         if metadata or self.votes is not None:
-            self._put_votes(row, ballot_of((metadata or {}).get("votes")))
+            self._put_votes(row, ballot_of(metadata.get("votes")))
         if metadata:
             self.are_grades = self.are_grades or bool(metadata.get("is_grade"))
             if self.panel is None and has_ratings(metadata):
                 self.panel = PanelColumns()
         if self.panel is not None:
-            self.panel.put(row, metadata or {})
+            self.panel.put(row, metadata)
 
     def _put_votes(self, row: int, ballot: Ballot | None) -> None:
         if ballot is not None and ballot not in self.ballots and len(self.ballots) >= _MAX_BALLOTS:
@@ -191,17 +197,6 @@ class ScorerColumns:
             self.votes[row] = NONE
         else:
             self.votes[row] = self.ballots.setdefault(ballot, len(self.ballots))
-
-
-_NO_SCORE = (ABSENT, math.nan, NONE, NONE)
-
-
-def _add_rows(columns: Iterable[Column], rows: list[tuple[Any, ...]]) -> None:
-    """Appends rows to the columns, many at once."""
-    if rows:
-        for column, values in zip(columns, zip(*rows, strict=True), strict=True):
-            column.extend(values)
-        rows.clear()
 
 
 class Columns:
@@ -269,7 +264,8 @@ class Columns:
             self.duration,
             *self.used.values(),
         )
-        self._fresh: list[tuple[float, ...]] = []
+        # Rows that are not in the columns yet.
+        self._fresh: list[ResultRow] = []
         self._count = 0
         self.keys = Interner()
         self._epochs: set[tuple[int, int]] = set()
@@ -290,63 +286,90 @@ class Columns:
 
         Raises: UsageError, if the field to group by has more than MAX_VALUES values.
         """
-        (
-            key,
-            sample_id,
-            cell,
-            epoch,
-            run_id,
-            verdict,
-            error,
-            target,
-            numbers,
-            scores,
-            fields,
-        ) = result
-        group = self.groups.setdefault(cell, len(self.groups))
-        self._epochs.add((group, epoch))
-        run = hash(run_id) & _MOST
-        row = self.keys.number_of_hash(hash(key))
-        self._put_scores(row, scores)
-        values = (
-            group,
-            hash(sample_id),
-            run,
-            verdict,
-            NONE if error is None else self._error_number(*error),
-            NONE if target is None else self.target_labels.number(target),
-            *numbers,
-        )
-        if row == self._count:
-            self._count += 1
-            self._fresh.append(values)
-            if len(self._fresh) == _FRESH:
-                _add_rows(self._columns, self._fresh)
-        else:
-            _add_rows(self._columns, self._fresh)
-            self._replace(row, run)
-            for column, value in zip(self._columns, values, strict=True):
-                column[row] = value
-        if fields is not None:
-            self._number_fields(row, fields)
+        row = self.keys.number_of_hash(hash(result[0]))
+        self._put(row, result)
         return row
 
-    def _put_scores(self, row: int, scores: Mapping[str, ScoreRow]) -> None:
+    def put_block(self, block: ResultBlock) -> None:
+        """As `put`, for all results of a block."""
+        self._add_fresh()
+        first = self._count
+        rows = list(map(self.keys.number_of_hash, map(hash, block.keys)))
+        if rows[-1] != first + len(rows) - 1:  # some replace earlier ones
+            for row, result in zip(rows, block.rows(), strict=True):
+                self._put(row, result)
+            return
+        self._count += len(rows)
+        self._add_block(block)
+        for name, scores in block.scores.items():
+            put_metadata = self.scorers[name].put_metadata
+            for row, metadata in enumerate(scores[-1], first):
+                if metadata:
+                    put_metadata(row, metadata)
+        for row, fields in enumerate(block.fields, first):
+            if fields is not None:
+                self._number_fields(row, fields)
+
+    def _put(self, row: int, result: ResultRow) -> None:
+        if row == self._count:
+            self._count += 1
+            self._fresh.append(result)
+            self._put_metadata(row, result[_SCORES])
+            if len(self._fresh) == _FRESH:
+                self._add_fresh()
+        else:
+            self._add_fresh()
+            self._replace(row, ResultBlock.of([result]))
+        fields = result[_FIELDS]
+        if fields is not None:
+            self._number_fields(row, fields)
+
+    def _put_metadata(self, row: int, scores: Mapping[str, ScoreRow]) -> None:
+        """Sets the votes and the ratings of a row, also before the row is in the columns."""
         for name, score in scores.items():
+            metadata = score[-1]
+            if metadata:
+                if name not in self.scorers:
+                    self._add_fresh()
+                self.scorers[name].put_metadata(row, metadata)
+
+    def _add_fresh(self) -> None:
+        if self._fresh:
+            block = ResultBlock.of(self._fresh)
+            self._fresh = []
+            self._add_block(block)
+
+    def _add_block(self, block: ResultBlock) -> None:
+        """Appends results to the columns."""
+        row = len(self.group)
+        for column, values in zip(self._columns, self._values(block), strict=True):
+            column.extend(values)
+        for name, scores in block.scores.items():
             scorer = self.scorers.get(name)
             if scorer is None:
                 scorer = self.scorers[name] = ScorerColumns(self._spool)
-            scorer.put(row, score)
-        if len(scores) < len(self.scorers):
-            for name, scorer in self.scorers.items():
-                if name not in scores:
-                    scorer.put(row, None)
+            scorer.add(row, scores)
+
+    def _values(self, block: ResultBlock) -> list[Iterable[float]]:
+        """What the columns have of a block."""
+        groups = [self.groups.setdefault(cell, len(self.groups)) for cell in block.cells]
+        self._epochs.update(zip(groups, block.epochs, strict=True))
+        number = self.target_labels.number
+        return [
+            groups,
+            map(hash, block.sample_ids),
+            block.runs,
+            block.verdicts,
+            [NONE if error is None else self._error_number(*error) for error in block.errors],
+            [NONE if target is None else number(target) for target in block.targets],
+            *block.numbers,
+        ]
 
     def leave_out(self, result: Mapping[str, Any]) -> None:
         """Adds only what a result used, as for earlier runs. Results have to come in the order of
         their lines.
         """
-        run = hash(run_of(result)) & _MOST
+        run = run_of(result)
         if self._left_out is None:
             self._left_out = (Interner(), Column("i", self._spool))
         keys, runs = self._left_out
@@ -382,7 +405,7 @@ class Columns:
 
     def close(self) -> None:
         """Numbers the samples. Nothing can be added afterwards."""
-        _add_rows(self._columns, self._fresh)
+        self._add_fresh()
         for scorer in self.scorers.values():
             scorer.grow(self._count)
         self.sample_count = self._count
@@ -474,15 +497,22 @@ class Columns:
                     "fewer"
                 )
 
-    def _replace(self, row: int, run: int) -> None:
+    def _replace(self, row: int, block: ResultBlock) -> None:
+        """Replaces a row by the result of a block of one."""
         self.replaced_count += 1
         used = [column[row] for column in self.used.values()]
         self._add_replaced(
             used,
             self.cached_calls[row],
             interrupted_calls=self.interrupted_calls[row],
-            is_same_run=self._run[row] == run,
+            is_same_run=self._run[row] == block.runs[0],
         )
+        for column, values in zip(self._columns, self._values(block), strict=True):
+            (column[row],) = values
+        for name in block.scores.keys() - self.scorers.keys():
+            self.scorers[name] = ScorerColumns(self._spool)
+        for name, scorer in self.scorers.items():
+            scorer.replace(row, block.scores.get(name))
 
     def _add_replaced(
         self,

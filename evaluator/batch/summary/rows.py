@@ -1,13 +1,15 @@
-"""What a summary needs of a result, as plain values: made where the result is made, which may be in
-another process, and added to the columns of the batch's process.
+"""What a summary needs of results, as plain values: made where the results are made, which may be
+in another process, and added to the columns of the batch's process, many results at once.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from operator import index
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
+from zlib import crc32
 
 from evaluator.batch.fields import reader_of
 from evaluator.batch.records import Sample, Score, Verdict
@@ -39,23 +41,55 @@ Fields: TypeAlias = tuple[Any, Any, tuple[str, ...]]
 """The values of the cluster and of the field to group by, and the names of the metadata fields
 where one of them is missing.
 """
-ResultRow: TypeAlias = tuple[
-    str,
-    str,
-    tuple[str, str],
-    int,
-    tuple[int | None, str],
-    int,
-    tuple[str, str] | None,
-    Any,
-    tuple[float, ...],
-    Mapping[str, ScoreRow],
-    Fields | None,
-]
-"""The key and the id of the sample; the cell and the epoch; what identifies its run; the code of
-the verdict; the kind and the message of the error; the target as `label_of` returns it; cached and
-interrupted calls, seconds, and what `used_by` returns; the scores by name; the fields.
+ResultRow: TypeAlias = tuple[Any, ...]
+"""The values of a ResultBlock for one result, in their order, where `scores` are a mapping of names
+to a ScoreRow; the `numbers` come last, each of them a value.
 """
+_NO_SCORE: ScoreRow = (ABSENT, math.nan, NONE, None, None)
+
+
+class ResultBlock(NamedTuple):
+    """Results side by side: each field has a value for every result.
+
+    The key and the id of the sample; the cell and the epoch; what identifies its run (see
+    `run_of`); the code of the verdict; the kind and the message of the error; the target as
+    `label_of` returns it; the fields of the summary. `scores`: for each scorer the fields of its
+    ScoreRows. `numbers`: cached and interrupted calls, seconds, and what `used_by` returns.
+    """
+
+    keys: Sequence[str]
+    sample_ids: Sequence[str]
+    cells: Sequence[tuple[str, str]]
+    epochs: Sequence[int]
+    runs: Sequence[int]
+    verdicts: Sequence[int]
+    errors: Sequence[tuple[str, str] | None]
+    targets: Sequence[Any]
+    fields: Sequence[Fields | None]
+    scores: Mapping[str, Sequence[Sequence[Any]]]
+    numbers: Sequence[Sequence[float]]
+
+    @classmethod
+    def of(cls, rows: Sequence[ResultRow]) -> ResultBlock:
+        """The block of `rows`; there is at least one."""
+        columns = list(zip(*rows, strict=True))
+        by_result = columns[_SCORES]
+        scores: dict[str, Sequence[Sequence[Any]]] = {}
+        for name in dict.fromkeys(chain.from_iterable(by_result)):
+            found = [each.get(name, _NO_SCORE) for each in by_result]
+            scores[name] = tuple(zip(*found, strict=True))
+        return cls._make([*columns[:_SCORES], scores, columns[_SCORES + 1 :]])
+
+    def rows(self) -> list[ResultRow]:
+        """The rows that it was made of; a score that a row had not is one that is absent."""
+        by_result: list[dict[str, ScoreRow]] = [{} for _ in self.keys]
+        for name, columns in self.scores.items():
+            for scores, score in zip(by_result, zip(*columns, strict=True), strict=True):
+                scores[name] = score
+        return list(zip(*self[:_SCORES], by_result, *self.numbers, strict=True))
+
+
+_SCORES = ResultBlock._fields.index("scores")
 
 
 class ResultRows:
@@ -76,9 +110,15 @@ class ResultRows:
         """
         key = result["key"]
         sample_id = result["sample_id"]
+        cell = result["template"], result["variant"]
         # The hashes of numbers, unlike those of texts, do not spread over the table of an Interner.
-        if not isinstance(key, str) or not isinstance(sample_id, str):
-            raise TypeError("the key and the sample_id are text")
+        if not (
+            isinstance(key, str)
+            and isinstance(sample_id, str)
+            and isinstance(cell[0], str)
+            and isinstance(cell[1], str)
+        ):
+            raise TypeError("the key, the sample_id, the template and the variant are text")
         fault = None
         scores: dict[str, ScoreRow] = {}
         for name, score in result["scores"].items():
@@ -89,20 +129,18 @@ class ResultRows:
         return (
             key,
             sample_id,
-            (result["template"], result["variant"]),
-            result["epoch"],
+            cell,
+            index(result["epoch"]),
             run_of(result),
             _CODES[result["verdict"]],
             _error_of(result, fault),
             label_of(result["target"]),
-            (
-                calls_of(result["cached_calls"]),
-                calls_of(result["interrupted_calls"]),
-                float(result["duration_s"]),
-                *used_by(result),
-            ),
-            scores,
             self._fields_of(result) if self._has_fields else None,
+            scores,
+            calls_of(result["cached_calls"]),
+            calls_of(result["interrupted_calls"]),
+            float(result["duration_s"]),
+            *used_by(result),
         )
 
     def _fields_of(self, result: Mapping[str, Any]) -> Fields:
@@ -139,7 +177,10 @@ def _score_row(score: Mapping[str, Any], *, is_faulty: bool) -> ScoreRow:
         if value is not None:
             state = VALUED
     answer = label_of(score.get("answer"))
-    return state, math.nan if value is None else value, passed, answer, score.get("metadata")
+    metadata = score.get("metadata")
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise TypeError("the metadata of a score are an object")
+    return state, math.nan if value is None else value, passed, answer, metadata
 
 
 def label_of(value: Any) -> Any:
@@ -202,13 +243,20 @@ def _error_of(result: Mapping[str, Any], fault: tuple[str, str] | None) -> tuple
         message = ""
     else:
         return None
+    if not isinstance(kind, str):
+        raise TypeError("the kind of an error is text")
     return kind, message[:_MAX_EXAMPLE_CHARS]
 
 
-def run_of(result: Mapping[str, Any]) -> tuple[int | None, str]:
-    """Identifies the run of its sample, resumed or not, that a result comes from."""
+def run_of(result: Mapping[str, Any]) -> int:
+    """Identifies the run of its sample, resumed or not, that a result comes from: the same number
+    in each process.
+    """
     task_id = result["task_id"]
-    return task_id, "" if task_id is not None else result["started"]
+    if task_id is None:
+        return crc32(result["started"].encode()) & _MOST
+    # The tuple spreads the numbers of tasks.
+    return hash((task_id,)) & _MOST
 
 
 def used_by(result: Mapping[str, Any]) -> Sequence[float]:
@@ -227,7 +275,9 @@ def used_by(result: Mapping[str, Any]) -> Sequence[float]:
         else:
             used[place] = value + 0.0
     for score in result["scores"].values():
-        for name, value in score["usage"].items() if "usage" in score else ():
+        if "usage" not in score:
+            continue
+        for name, value in score["usage"].items():
             place = _SCORING_PLACES.get(name)
             if place is not None and used[place] != NONE:
                 used[place] = NONE if value is None else used[place] + value
@@ -242,4 +292,6 @@ def _count(tokens: int | None) -> int:
 
 def calls_of(number: Any) -> int:
     """A number of calls that fits into a column."""
+    if number.__class__ is int and 0 <= number <= _MOST:
+        return number
     return min(max(index(number), 0), _MOST)

@@ -31,7 +31,7 @@ from evaluator.batch.engines.process_engine import ProcessHost
 from evaluator.batch.engines.taskfiles import make_probe
 from evaluator.batch.identity import decode_line, is_sealed, parse_line
 from evaluator.batch.scorers import scorer
-from evaluator.batch.summary.rows import ResultRows
+from evaluator.batch.summary.rows import ResultBlock, ResultRows
 from evaluator.errors import RecordNotWritten
 from tests.batch.engines.engine_checks import Bench, serving
 
@@ -111,18 +111,18 @@ def test_a_line_and_what_is_counted_of_it_hold_no_secret(
             sample = replace(work.sample, inputs={"question": text}, metadata={"of": text})
             work = replace(work, sample=sample)
             await host.post(pickle.dumps([("work", [(1, pack_work(work), {})])]))
-            _, numbers, line, totals, rows = await result_message(host)
+            _, numbers, line, totals, block = await result_message(host)
             assert numbers == [1]
-            return line, repr(totals), rows
+            return line, repr(totals), block
 
-    line, totals, [row] = asyncio.run(run())
+    line, totals, block = asyncio.run(run())
     assert is_sealed(line) and parse_line(line).content != ""
-    for value in (line.decode(), totals, repr(row)):
+    for value in (line.decode(), totals, repr(block)):
         assert (text not in value) or not is_secret
     assert (text in line.decode()) is not is_secret
     # What is counted is what a later session reads from the line.
-    assert row == ResultRows("of", None).row_of(decode_line(line))
-    assert (row[-1][0] == text) is not is_secret
+    assert block == ResultBlock.of([ResultRows("of", None).row_of(decode_line(line))])
+    assert (block.fields[0][0] == text) is not is_secret
 
 
 def test_messages_that_a_process_cannot_read_are_an_error_of_the_batch() -> None:
