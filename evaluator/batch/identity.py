@@ -24,11 +24,13 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from hashlib import blake2b
+from operator import itemgetter
 from typing import Any, cast
 from zlib import crc32
 
 import orjson
 
+from evaluator.batch.json_text import canonical_json, compact_json
 from evaluator.batch.records import Sample, SampleResult, key_of
 from evaluator.errors import UsageError
 from evaluator.errors.messages import json_problem, type_of
@@ -36,11 +38,9 @@ from evaluator.handler.config import HandlerConfig
 from evaluator.lazy_dataclass import frozen
 from evaluator.library import TemplateLibrary
 from evaluator.processes.sandboxes import NO_SANDBOX
-from evaluator.record.steps import Scrub, json_pieces
+from evaluator.record.steps import Scrub
 
 SCHEMA = "evaluator-batch/1"
-_compact = json_pieces((",", ":"), ascii_only=True, allow_nan=False)
-_canonical = json_pieces((",", ":"), ascii_only=True, sort_keys=True, allow_nan=False)
 
 # Settings of a profile that change how long a call may take or what it costs, but not what is
 # asked.
@@ -80,10 +80,10 @@ def digest(value: Any) -> str:
     Raises: UsageError, if it is not JSON.
     """
     try:
-        text = "".join(_canonical(value, False))
+        data = canonical_json(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"not a JSON value: {error}") from error
-    return blake2b(text.encode(), digest_size=16).hexdigest()
+    return blake2b(data, digest_size=16).hexdigest()
 
 
 def template_part(library: TemplateLibrary, name: str) -> str:
@@ -246,7 +246,11 @@ _MANIFEST_BODY = len(_MANIFEST) + _DIGITS
 
 def seal_line(text: str) -> bytes:
     """The line of `text`, a JSON object with at least one member, with its checksum."""
-    body = b'",' + text.encode()[1:]
+    return _sealed(text.encode())
+
+
+def _sealed(data: bytes) -> bytes:
+    body = b'",' + data[1:]
     return b"%b%08x%b\n" % (_LINE, crc32(body), body)
 
 
@@ -263,25 +267,29 @@ def encode_results(
     """The line of each result, without the secrets that `scrub` knows, and the result as JSON, as
     readers get it.
     """
-    texts: list[str] = []
+    lines: list[bytes] = []
     stored: list[dict[str, Any]] = []
     for result in results:
         data = result.to_dict()
         try:
-            text = "".join(_compact(data, False))
+            line = compact_json(data, _with_floats(data))
         except ValueError:
             # A scorer or a row from Python may hold NaN or an infinity, which JSON lacks.
-            text = "".join(_compact(_finite(data), False))
-            data = json.loads(text)
+            line = compact_json(_finite(data))
+            data = json.loads(line)
         stored.append(data)
-        texts.append(text)
+        lines.append(line)
     # One search through all lines: few hold a secret.
-    if scrub is not None and scrub.suspects("\n".join(texts)):
-        for place, text in enumerate(texts):
-            if scrub.suspects(text):
-                texts[place] = "".join(_compact(scrub.redact_value(json.loads(text)), False))
-                stored[place] = json.loads(texts[place])
-    return list(zip(map(seal_line, texts), stored, strict=True))
+    if scrub is not None and scrub.suspects(b"\n".join(lines).decode()):
+        for place, line in enumerate(lines):
+            if scrub.suspects(line.decode()):
+                lines[place] = compact_json(scrub.redact_value(json.loads(line)))
+                stored[place] = json.loads(lines[place])
+    return list(zip(map(_sealed, lines), stored, strict=True))
+
+
+_with_floats = itemgetter("inputs", "target", "metadata", "parsed", "scores", "usage", "duration_s")
+"""The members of a result that may have floats inside."""
 
 
 def decode_line(line: bytes) -> dict[str, Any]:

@@ -16,14 +16,8 @@ from evaluator.batch.result_index import EarlierResults, ResultEntry, ResultInde
 from evaluator.batch.rows.checked_samples import SLICE, PackedSamples
 from evaluator.batch.work import sample_label
 from evaluator.batch.work_items import Variant, WorkItem, scored_by
-from evaluator.errors import RecordError
-from evaluator.errors.results import Usage
-from evaluator.handler.backends import is_free_model
 from evaluator.lazy_dataclass import dataclass, frozen
-from evaluator.record.recorded_steps import is_interrupted_call
-from evaluator.record.steps import INTERRUPTED_CALLS
 from evaluator.record.store import TaskStore
-from evaluator.record.tree import TaskNode, read_tree
 
 MAX_EXPLAINED = 100_000
 _MISSING = object()
@@ -298,75 +292,3 @@ def find_unrecorded(store: TaskStore, earlier: ResultIndex) -> dict[str, int]:
         if not is_recorded:
             found[label] = max(task_id, found.get(label, 0))
     return found
-
-
-def abandoned_runs(
-    store: TaskStore, unrecorded: Mapping[str, int], folder: BatchFolder
-) -> list[dict[str, Any]]:
-    """The runs of earlier sessions that no sample of a complete batch continues: its row, template
-    or model was changed before it had a result, or its row was removed. A result that another one
-    has replaced is a result too: its own line says what it used.
-
-    Each has its `label` and `task_id`, the `usage` of its calls as far as that is recorded, and
-    `interrupted_calls`, which were in flight when a process ended and may be billed too.
-    """
-    recorded = folder.index().by_identity()
-    left = {label: label.partition("/") for label in unrecorded}
-    left = {label: parts for label, parts in left.items() if recorded(parts[0]) is None}
-    if not left:
-        return []
-    identities = {identity for identity, _, _ in left.values()}
-    written: set[tuple[str, int | None]] = set()
-    judged: set[tuple[str, str]] = set()
-
-    def note(result: Mapping[str, Any]) -> None:
-        identity = result["identity"]
-        if identity in identities:
-            written.add((identity, result["task_id"]))
-            judged.add((identity, result["scored_by"]))
-
-    folder.give_lines(note)
-    runs: list[dict[str, Any]] = []
-    for label, (identity, is_judge, rest) in left.items():
-        task_id = unrecorded[label]
-        if is_judge:
-            is_written = (identity, rest.partition("/")[0]) in judged
-        else:
-            is_written = (identity, task_id) in written
-        if is_written:
-            continue
-        try:
-            tree = read_tree(store, store.read(task_id))
-        except RecordError as error:
-            tree = TaskNode(task_id, None, problem=str(error))
-        usage, interrupted = _used_in(tree)
-        runs.append(
-            {
-                "label": label,
-                "task_id": task_id,
-                "usage": usage.to_dict(),
-                INTERRUPTED_CALLS: interrupted,
-            }
-        )
-    return runs
-
-
-def _used_in(tree: TaskNode) -> tuple[Usage, int]:
-    """The usage that a task file and those of its subtasks record, and how many calls were in
-    flight. A file that cannot be read counts as one.
-    """
-    usage = Usage()
-    if tree.recording is None:
-        return usage, 1
-    interrupted = 0
-    for index, step in enumerate(tree.recording.steps):
-        child = tree.children.get(index)
-        if step.end is not None and step.end.usage is not None:
-            usage += Usage.from_dict(step.end.usage)
-        elif child is not None:
-            below, interrupted_below = _used_in(child)
-            usage += below
-            interrupted += interrupted_below
-        elif is_interrupted_call(step) and not is_free_model(step.start.name):
-            interrupted += 1
-    return usage, interrupted

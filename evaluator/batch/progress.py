@@ -25,6 +25,7 @@ EXPECTED_FROM = 20
 """After so many results the rest of the batch is expected with an interval."""
 _RATE_OVER_S = 30.0
 _Z = 1.96
+_ERROR = Verdict.ERROR.value
 
 
 @frozen
@@ -89,15 +90,19 @@ class Spread:
 
 @dataclass(slots=True)
 class Totals:
-    """What is counted of results. `ran` is their number."""
+    """What is counted of results. `ran` is their number.
+
+    `_known` is the sum of the known figures of their usage, `_unknown` names the figures that are
+    unknown for at least one of them.
+    """
 
     ran: int = 0
     verdicts: Counter[str] = field(default_factory=Counter[str])
     errors: Counter[str] = field(default_factory=Counter[str])
     cached_calls: int = 0
     interrupted_calls: int = 0
-    _used: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
-    _known: Counter[str] = field(default_factory=Counter[str])
+    _known: dict[str, float] = field(default_factory=dict[str, float])
+    _unknown: set[str] = field(default_factory=set[str])
     _costs: Spread = field(default_factory=Spread)
     _durations: Spread = field(default_factory=Spread)
 
@@ -107,26 +112,34 @@ class Totals:
         verdict = result["verdict"]
         self.verdicts[verdict] += 1
         failure = result["failure"]
-        if verdict == Verdict.ERROR:
+        if verdict == _ERROR:
             self.errors["a scorer failed" if failure is None else failure["kind"]] += 1
-        cost = 0.0
-        used_by = [result["usage"]]
+        usage = result["usage"]
+        cost = usage.get("cost_usd") or 0.0
+        self._use(usage)
         for score in result["scores"].values():
             if "usage" in score:
-                used_by.append(score["usage"])
-        for used in used_by:
-            cost += used.get("cost_usd") or 0.0
-            for name, amount in used.items():
-                self._use(name, amount)
-                self._known[name] += amount or 0
+                usage = score["usage"]
+                cost += usage.get("cost_usd") or 0.0
+                self._use(usage)
         self._costs.add(cost)
         self._durations.add(result["duration_s"])
         self.cached_calls += result["cached_calls"]
         self.interrupted_calls += result["interrupted_calls"]
 
-    def _use(self, name: str, amount: float | None) -> None:
-        before = self._used.get(name, 0)
-        self._used[name] = None if before is None or amount is None else before + amount
+    def _use(self, usage: Mapping[str, float | None]) -> None:
+        known = self._known
+        for name, amount in usage.items():
+            if amount is None:
+                self._unknown.add(name)
+                amount = 0
+            known[name] = known.get(name, 0) + amount
+
+    def _used(self) -> dict[str, float | None]:
+        """The sum of the usage, None where a part of it is unknown."""
+        used: dict[str, float | None] = {**self._known}
+        used.update(dict.fromkeys(self._unknown))
+        return used
 
     def state(self) -> tuple[Any, ...]:
         """What `merge` takes, as plain data."""
@@ -136,7 +149,7 @@ class Totals:
             dict(self.errors),
             self.cached_calls,
             self.interrupted_calls,
-            self._used,
+            self._used(),
             dict(self._known),
             self._costs.state(),
             self._durations.state(),
@@ -152,10 +165,8 @@ class Totals:
             self.errors[kind] += count
         self.cached_calls += cached
         self.interrupted_calls += interrupted
-        for name, amount in used.items():
-            self._use(name, amount)
-        for name, amount in known.items():
-            self._known[name] += amount
+        self._unknown.update(name for name, amount in used.items() if amount is None)
+        self._use(known)
         self._costs.merge(*costs)
         self._durations.merge(*durations)
 
@@ -301,7 +312,7 @@ class Tally(Totals):
             eta_s = left / rate
         else:
             eta_s = None
-        usage = Usage.from_dict(self._used)
+        usage = Usage.from_dict(self._used())
         cost_left = None
         time_left = None
         if left:

@@ -8,6 +8,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
+from evaluator.batch.abandoned import still_abandoned
 from evaluator.batch.calibration import (
     Grouping,
     JudgedResults,
@@ -197,7 +198,8 @@ class Batch:
     ) -> BatchSummary:
         """As `summarise`, of the results in `columns`, which are all of the batch that count."""
         manifest = self.manifest
-        for run in items_of(manifest.get("abandoned")):
+        abandoned = items_of(manifest.get("abandoned"))
+        for run in still_abandoned(abandoned, BatchFolder.reader(self.folder)):
             columns.abandon(run)
         summary = summarise_columns(
             columns,

@@ -138,15 +138,16 @@ class Score:
 
     def to_dict(self) -> dict[str, Any]:
         data: dict[str, Any] = {"value": self.value, "passed": self.passed}
-        for name, value in (
-            ("answer", self.answer),
-            ("explanation", self.explanation),
-            ("error", self.error),
-            ("version", self.version),
-            ("at", self.at),
-        ):
-            if value:
-                data[name] = value
+        if self.answer:
+            data["answer"] = self.answer
+        if self.explanation:
+            data["explanation"] = self.explanation
+        if self.error:
+            data["error"] = self.error
+        if self.version:
+            data["version"] = self.version
+        if self.at:
+            data["at"] = self.at
         if self.metadata:
             data["metadata"] = dict(self.metadata)
         if self.usage is not NOTHING and (used := self.usage.non_zero()):
@@ -316,30 +317,37 @@ class SampleResult:
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON object. Its first five members are short: an index reads only those."""
-        data: dict[str, Any] = {
+        failure = self.failure
+        scores = self.scores
+        return {
             "key": key_of(self.sample_id, self.epoch, template=self.template, variant=self.variant),
             "identity": self.identity,
             "scored_by": self.scored_by,
-            "verdict": None,
-            "retryable": self.failure is not None and self.failure.retryable,
+            "verdict": str(self.verdict),
+            "retryable": failure is not None and failure.retryable,
+            "sample_id": self.sample_id,
+            "place": self.place,
+            "epoch": self.epoch,
+            "template": self.template,
+            "variant": self.variant,
+            "inputs": dict(self.inputs),
+            "target": self.target,
+            "metadata": dict(self.metadata),
+            "model": self.model,
+            "content": self.content,
+            "parsed": self.parsed,
+            "scores": {name: score.to_dict() for name, score in scores.items()},
+            "failure": None if failure is None else failure.to_dict(),
+            "usage": self.usage.non_zero(),
+            "duration_s": round(self.duration_s, 6),
+            "started": self.started,
+            "task_id": self.task_id,
+            "task_file": self.task_file,
+            "cached_calls": self.cached_calls,
+            "interrupted_calls": self.interrupted_calls,
+            "warnings": list(self.warnings),
+            "parts": dict(self.parts),
         }
-        data.update(zip(_FIELDS, _field_values(self), strict=True))
-        data["verdict"] = self.verdict.value
-        data["inputs"] = dict(self.inputs)
-        data["metadata"] = dict(self.metadata)
-        data["parts"] = dict(self.parts)
-        scores: dict[str, Any] = {}
-        for name, score in self.scores.items():
-            scores[name] = score.to_dict()
-        data["scores"] = scores
-        if self.failure is None:
-            data["failure"] = None
-        else:
-            data["failure"] = self.failure.to_dict()
-        data["usage"] = self.usage.non_zero()
-        data["duration_s"] = round(self.duration_s, 6)
-        data["warnings"] = list(self.warnings)
-        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SampleResult:
@@ -362,7 +370,6 @@ _FIELDS = tuple(each.name for each in fields(SampleResult))
 _VERDICT, _SCORES, _FAILURE, _USAGE, _WARNINGS = map(
     _FIELDS.index, ("verdict", "scores", "failure", "usage", "warnings")
 )
-_field_values = attrgetter(*_FIELDS)
 _members = itemgetter(*_FIELDS)
 
 

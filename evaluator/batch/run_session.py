@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
+from evaluator.batch.abandoned import abandoned_runs, still_abandoned, tasks_of
 from evaluator.batch.control import ControlLog
 from evaluator.batch.decision import Decision
 from evaluator.batch.display import NoDisplay, SafeDisplay, make_display
@@ -17,7 +18,11 @@ from evaluator.batch.folder import DAMAGED, PROVIDER, BatchFolder
 from evaluator.batch.identity import REPAIR
 from evaluator.batch.looks import Looks
 from evaluator.batch.options import BatchLimits, BatchOptions, Stop, limits_to_dict
-from evaluator.batch.pending import CompleteWork, MakeWork, abandoned_runs, find_unrecorded
+from evaluator.batch.pending import (
+    CompleteWork,
+    MakeWork,
+    find_unrecorded,
+)
 from evaluator.batch.permissions import is_own, sign
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.progress import Tally
@@ -30,7 +35,7 @@ from evaluator.batch.summary import Columns
 from evaluator.batch.work import Worker
 from evaluator.errors import BatchDamaged, UsageError
 from evaluator.fields import to_dict
-from evaluator.fields.records import items_of, mapping_of
+from evaluator.fields.records import items_of
 from evaluator.files.trust import is_signed, signature
 from evaluator.limits.rate_limiter import RateLimiter
 from evaluator.models.provider_batches import ProviderBatches, batches_of
@@ -103,8 +108,11 @@ class SessionManifest:
         self._folder.write_manifest(self._manifest | {"state": state})
 
     def store_abandoned(self, runs: Sequence[Mapping[str, Any]]) -> None:
-        """Stores the `abandoned_runs`, beside those that earlier sessions have found."""
-        self._manifest["abandoned"] = [*self._manifest["abandoned"], *runs]
+        """Stores the `abandoned_runs` of this session, beside those of earlier sessions that no
+        result has continued.
+        """
+        before = still_abandoned(self._manifest["abandoned"], self._folder, besides=runs)
+        self._manifest["abandoned"] = [*before, *runs]
 
     def end(self, ended: SessionEnd, checked: str | None) -> None:
         """Stores the end of the session, and the mark of `sign_checked`."""
@@ -240,8 +248,11 @@ async def run_session(
             )
             ended = await session.run(earlier)
             span.set_result(ended)
-        if store is not None and unrecorded and ended.state == "complete":
-            manifest.store_abandoned(abandoned_runs(store, unrecorded, folder))
+        if store is not None and unrecorded:
+            is_complete = ended.state == "complete"
+            manifest.store_abandoned(
+                abandoned_runs(store, unrecorded, folder) if is_complete else []
+            )
         return ended, session.results.columns
 
 
@@ -262,23 +273,17 @@ def _unrecorded(
     before: Mapping[str, Any],
     earlier: ResultIndex,
 ) -> dict[str, int]:
-    """The task files of earlier sessions that no result refers to, see `find_unrecorded`; without
-    those that are counted as abandoned, or their usage would be counted twice.
+    """The task files of earlier sessions that no result refers to, see `find_unrecorded`. Those of
+    abandoned runs too: a row that was removed may be back.
 
     Raises: BatchDamaged, if there is damage and `options` do not repair it.
     """
     if not options.retry_errors and _has_all_results(before, len(earlier)):
-        return {}
+        return tasks_of(items_of(before.get("abandoned")))
     damage = store.damage(repair=options.repair)
     if damage and not options.repair:
         raise BatchDamaged(f"{damage[0]}; to evaluate the samples that follow it again, {REPAIR}")
-    abandoned = {
-        task_id
-        for run in items_of(before.get("abandoned"))
-        if isinstance(task_id := mapping_of(run).get("task_id"), int)
-    }
-    found = find_unrecorded(store, earlier)
-    return {label: task_id for label, task_id in found.items() if task_id not in abandoned}
+    return find_unrecorded(store, earlier)
 
 
 def _has_all_results(before: Mapping[str, Any], results: int) -> bool:

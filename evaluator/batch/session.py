@@ -189,8 +189,7 @@ class Session:
             reason = self.waves.cancel_reason()
         elif self.looks is not None and not reason:
             reason = self.looks.decision.status
-        snapshot = self._snapshot()
-        self.display.show("end", snapshot, state)
+        self.display.show("end", snapshot := self._snapshot(), state)
         return SessionEnd(
             state,
             reason,
@@ -264,6 +263,7 @@ class Session:
         """The next works, as soon as the limiter has room for one more sample, at most so many;
         none at the end.
         """
+        places = self.steering.places_of(most)
         while self.stop.state is None:
             if not self._ahead:
                 found = await self._read(self._work)
@@ -273,7 +273,7 @@ class Session:
                     continue
                 self._ahead = self._wanted(found)
                 continue
-            room = await self.limiter.start_samples(min(most, len(self._ahead)))
+            room = await self.limiter.start_samples(min(most, len(self._ahead)), places)
             # A command may have come while it waited.
             taken: Sequence[WorkItem] = ()
             if self.stop.state is None:

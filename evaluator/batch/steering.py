@@ -188,6 +188,18 @@ class Steering:
 
     # -- samples -----------------------------------------------------------------------------------
 
+    def places_of(self, most: int) -> Callable[[], int]:
+        """How many samples the engine can start, which has asked for `most` now: fewer, once a
+        command has set a lower concurrency.
+        """
+        before = self.limits.concurrency
+
+        def places() -> int:
+            now = self.limits.concurrency
+            return most if now >= before else min(most, now - self.engine.in_flight())
+
+        return places
+
     def begin(self, works: Iterable[WorkItem]) -> None:
         """Counts samples as in flight."""
         for work in works:

@@ -198,7 +198,7 @@ class Worker:
             task_file=task_file,
             cached_calls=notes.get("cached_calls", 0),
             interrupted_calls=interrupted_calls + judges.interrupted_calls,
-            warnings=tuple(map(str, notes.get("warnings", ()))),
+            warnings=tuple(map(str, notes["warnings"])) if "warnings" in notes else (),
         )
         return WorkResult(work, made)
 

@@ -7,8 +7,9 @@ from dataclasses import field
 from typing import Any
 
 from evaluator.batch.identity import Cell, Identity, digest
-from evaluator.batch.records import Sample, SampleResult, Score, Verdict
-from evaluator.lazy_dataclass import frozen
+from evaluator.batch.records import NOTHING, Failure, Sample, SampleResult, Score, Verdict
+from evaluator.errors.results import Usage
+from evaluator.lazy_dataclass import dataclass, frozen
 
 
 @frozen
@@ -20,7 +21,6 @@ class Variant:
     handler: str | None = None
 
 
-_set = object.__setattr__
 _KEEPS_NONE: Mapping[str, Score] = {}
 
 
@@ -31,10 +31,11 @@ def scored_by(scoring_part: str, sample: Sample) -> str:
     return digest([scoring_part, sample.target, sample.metadata])[:16]
 
 
-@frozen
+@dataclass(slots=True)
 class WorkItem:
-    """A sample to evaluate in a cell. `scored_by` is the hash of everything that judges it; empty,
-    if it is made of `scoring_part`, the hash of the scorers: it is computed where the work is done.
+    """A sample to evaluate in a cell; it is not changed. `scored_by` is the hash of everything that
+    judges it; empty, until it is made of `scoring_part`, the hash of the scorers: it is computed
+    where the work is done.
 
     `resumes`: the task to resume, if there is one. `retry_of`: a failed task, which is started
     again. `answered`: an earlier result, which is only judged again. `keeps`: the scores of an
@@ -70,42 +71,61 @@ class WorkItem:
         """
         work = cls.__new__(cls)
         if isinstance(sample, Sample):
-            _set(work, "sample", sample)
-            _set(work, "packed", ())
+            work.sample = sample
+            work.packed = ()
         else:
-            _set(work, "packed", sample)
-        _set(work, "epoch", epoch)
-        _set(work, "cell", cell)
-        _set(work, "variant", variant)
-        _set(work, "scored_by", "")
-        _set(work, "resumes", None)
-        _set(work, "retry_of", None)
-        _set(work, "answered", None)
-        _set(work, "keeps", _KEEPS_NONE)
-        _set(work, "scoring_part", scoring_part)
+            work.packed = sample
+        work.epoch = epoch
+        work.cell = cell
+        work.variant = variant
+        work.scored_by = ""
+        work.resumes = None
+        work.retry_of = None
+        work.answered = None
+        work.keeps = _KEEPS_NONE
+        work.scoring_part = scoring_part
         return work
 
     def __getattr__(self, name: str) -> Any:
         """Called for an attribute that has no value yet."""
         if name == "sample":
-            value = Sample.from_values(self.packed)
-        elif name == "identity":
-            value = Identity.of(self.cell, self.sample, self.epoch)
-        else:
-            raise AttributeError(name)
-        _set(self, name, value)
-        return value
+            self.sample = Sample.from_values(self.packed)
+            return self.sample
+        if name == "identity":
+            self.identity = Identity.of(self.cell, self.sample, self.epoch)
+            return self.identity
+        raise AttributeError(name)
 
     def judged_by(self) -> str:
         """The hash of everything that judges it; empty without scorers."""
-        return self.scored_by or scored_by(self.scoring_part, self.sample)
+        if not self.scored_by:
+            self.scored_by = scored_by(self.scoring_part, self.sample)
+        return self.scored_by
 
-    def result(self, verdict: Verdict, **values: Any) -> SampleResult:
-        """A result of this work; `values` are its other fields."""
+    def result(
+        self,
+        verdict: Verdict,
+        *,
+        started: str,
+        task_id: int | None,
+        task_file: str | None,
+        model: str | None = None,
+        content: str = "",
+        parsed: Any = None,
+        scores: Mapping[str, Score] = _KEEPS_NONE,
+        failure: Failure | None = None,
+        usage: Usage = NOTHING,
+        duration_s: float = 0.0,
+        cached_calls: int = 0,
+        interrupted_calls: int = 0,
+        warnings: tuple[str, ...] = (),
+    ) -> SampleResult:
+        """A result of this work, with these values of its other fields."""
         sample = self.sample
         cell = self.cell
+        identity = self.identity
         return SampleResult(
-            self.identity.value,
+            identity.value,
             sample.id,
             place=sample.place,
             epoch=self.epoch,
@@ -115,9 +135,21 @@ class WorkItem:
             inputs=sample.inputs,
             target=sample.target,
             metadata=sample.metadata,
-            parts=self.identity.parts,
+            model=model,
+            content=content,
+            parsed=parsed,
+            scores=scores,
+            failure=failure,
+            usage=usage,
+            duration_s=duration_s,
+            started=started,
+            task_id=task_id,
+            task_file=task_file,
+            cached_calls=cached_calls,
+            interrupted_calls=interrupted_calls,
+            warnings=warnings,
+            parts=identity.parts,
             scored_by=self.judged_by(),
-            **values,
         )
 
 

@@ -339,31 +339,43 @@ class RateLimiter:
         calls = calls or self._pace.concurrency
         return max(0, calls + (calls + 1) // 2 - self._samples)
 
-    async def start_samples(self, most: int = 1) -> int:
+    async def start_samples(self, most: int = 1, places: Callable[[], int] | None = None) -> int:
         """Returns when there is room for one more sample, in the order of the requests. Takes it,
-        and as much as there is for others, for at most so many.
+        and as much as there is for others, for at most so many. `places` returns how many more the
+        caller can start now: it may become less while this waits.
 
         Returns: the number of samples that may start.
         """
         if not self._starting:
-            taken = min(most, self.room())
-            if taken:
+            taken = self._room_for(most, places)
+            if taken > 0:
                 self._samples += taken
                 return taken
-        start: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._starting[start] = None
-        try:
-            await start
-        except asyncio.CancelledError:
-            if start.done() and not start.cancelled():
+        while True:
+            start: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._starting[start] = None
+            try:
+                await start
+            except asyncio.CancelledError:
+                if start.done() and not start.cancelled():
+                    self.end_samples()
+                self._starting.pop(start, None)
+                raise
+            if places is not None and places() <= 0:
+                # The next end of a sample, or other limits, wake it again.
                 self.end_samples()
-            self._starting.pop(start, None)
-            raise
-        if self._starting:
-            return 1
-        further = min(most - 1, self.room())
-        self._samples += further
-        return 1 + further
+                continue
+            if self._starting:
+                return 1
+            further = self._room_for(most - 1, places, taken=1)
+            self._samples += further
+            return 1 + further
+
+    def _room_for(self, most: int, places: Callable[[], int] | None, taken: int = 0) -> int:
+        room = min(most, self.room())
+        if places is not None:
+            room = min(room, places() - taken)
+        return max(0, room)
 
     def end_samples(self, count: int = 1) -> None:
         """Releases the room that `start_samples` took for so many."""

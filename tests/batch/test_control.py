@@ -102,9 +102,9 @@ class Batch:
         self.processes.append(subprocess.Popen(words, cwd=self.folder, stdout=pipe, stderr=pipe))
         return self.processes[-1]
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self, concurrency: int = 2) -> subprocess.Popen[bytes]:
         given = ["--library", "quiz.xml", "--template", "quiz", "--rows", "rows.jsonl"]
-        given += ["--scorer", "exact", "--handler", "wire", "--concurrency", "2"]
+        given += ["--scorer", "exact", "--handler", "wire", "--concurrency", str(concurrency)]
         return self.command(*given, "--output", "b", "--progress", "none")
 
     def resume(self) -> subprocess.Popen[bytes]:
@@ -177,6 +177,22 @@ def test_a_running_batch_is_paused_changed_continued_and_stopped(batch: Batch) -
     assert limits == {"concurrency": 4, "requests_per_minute": 60_000}
     with pytest.raises(UsageError, match=r"the batch is complete.*--retry-errors"):
         batch.send("pause")
+
+
+def test_a_lower_concurrency_holds_for_samples_that_waited_when_it_was_set(batch: Batch) -> None:
+    session = batch.start(concurrency=4)
+    batch.wait_for(4)
+    batch.send("pause")
+    batch.server.gate.release(4)
+    wait_until(lambda: batch_status(batch.output).done == 4)
+    assert batch.send("set", "concurrency=2").state == "done"
+    assert batch.send("continue").state == "done"
+    wait_until(lambda: batch_status(batch.output).progress["in_flight"] > 0)
+    assert batch_status(batch.output).progress["in_flight"] == 2
+    batch.server.open()
+    out, err = session.communicate(timeout=LONG_S)
+    assert session.returncode in (0, 4), (out, err)
+    assert len(batch.results()) == 12
 
 
 @pytest.mark.parametrize("is_read", [False, True], ids=["unread", "accepted"])

@@ -173,6 +173,32 @@ def test_odd_values_of_an_abandoned_run_are_unknown(
     assert earlier.input_tokens.known == earlier.output_tokens.known == 0
 
 
+def test_a_run_that_was_abandoned_is_continued_where_its_row_is_back(
+    run: Run, calls: Calls, tmp_path: Path
+) -> None:
+    first = run(ROWS[:3])
+    spending = first.summary.spending
+    lines = (first.folder / "results.jsonl").read_bytes().splitlines(keepends=True)
+    lost = json.loads(lines[-1])["place"]
+    # As a session that was killed before it wrote the last result.
+    (first.folder / "results.jsonl").write_bytes(b"".join(lines[:-1]))
+    without = run([row for place, row in enumerate(ROWS[:3]) if place != lost], resume=True)
+    assert without.is_complete and len(calls) == 3
+    stale = open_batch(first.folder).manifest["abandoned"]
+    assert len(stale) == 1 and without.summary.replaced_spending is not None
+
+    again = run(ROWS[:3], resume=True)
+    assert again.is_complete and again.summary.counts.passed == 3
+    assert len(calls) == 3, "the answer was paid for, and is read from its record"
+    assert open_batch(first.folder).manifest["abandoned"] == []
+    assert again.summary.replaced_spending is None
+    assert again.summary.spending.output_tokens == spending.output_tokens
+    # A process that was killed before it wrote the manifest leaves the run there.
+    with BatchFolder.open(first.folder) as folder:
+        folder.write_manifest({**folder.manifest(), "abandoned": stale})
+    assert open_batch(first.folder).summarise().replaced_spending is None
+
+
 def test_a_complete_batch_is_compared_with_its_rows_once(
     run: Run, calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,28 @@ def test_a_judge_is_asked_once_for_each_answer_also_when_another_scorer_changes(
     assert len(calls) == 3
 
 
+def test_the_summary_has_the_tokens_of_judges_beside_those_of_the_tasks(
+    run: Run, score: Any, calls: Calls
+) -> None:
+    first = run(ROWS[:3])
+    text = first.summary.to_text()
+    assert first.summary.spending.scoring_input_tokens.total == 0 and ", and scoring" not in text
+    calls.otherwise = lambda prompt: '{"score": 1}'
+    judged = score(GRADED)
+    used = [one.scores["graded"].usage for one in judged.results()]
+    sent = sum(usage.input_tokens or 0 for usage in used)
+    received = sum(usage.output_tokens or 0 for usage in used)
+    spending = judged.summary.spending
+    assert 0 < received < sent
+    assert (spending.scoring_input_tokens.total, spending.scoring_output_tokens.total) == (
+        sent,
+        received,
+    )
+    assert spending.input_tokens == first.summary.spending.input_tokens
+    assert f" out, and scoring {sent:,} in, {received:,} out" in judged.summary.to_text()
+    assert open_batch(judged.folder).summarise().spending == spending
+
+
 def test_a_score_that_is_an_error_is_made_again(run: Run, score: Any, calls: Calls) -> None:
     run(ROWS[:2])
     calls.otherwise = lambda prompt: "unsure" if "Judge: 0" in prompt else '{"score": 1}'

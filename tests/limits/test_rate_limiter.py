@@ -468,6 +468,24 @@ def test_several_samples_start_together_as_far_as_there_is_room():
     run(main())
 
 
+def test_fewer_samples_start_if_there_are_fewer_places_after_the_wait():
+    async def main() -> None:
+        limiter = RateLimiter(Pace(concurrency=4))
+        places = 6
+        assert await limiter.start_samples(6, lambda: places) == 6
+        start = asyncio.ensure_future(limiter.start_samples(4, lambda: places))
+        await asyncio.sleep(0)
+        places = 0
+        limiter.end_samples(4)
+        await asyncio.sleep(0)
+        assert (start.done(), limiter.room()) == (False, 4)
+        places = 2
+        limiter.end_samples()
+        assert (await start, limiter.room()) == (2, 3)
+
+    run(main())
+
+
 def test_a_cancelled_start_takes_no_room():
     async def main() -> None:
         limiter = RateLimiter(Pace(concurrency=2))

@@ -37,7 +37,7 @@ _FIELD_TYPES: tuple[tuple[str, tuple[type, ...], str], ...] = (
     ("explanation", (str,), "text"),
     ("error", (str, NoneType), "text or None"),
     ("usage", (Usage,), "a Usage"),
-    ("metadata", (Mapping,), "a mapping"),
+    ("metadata", (dict, Mapping), "a mapping"),
 )
 
 
@@ -139,9 +139,10 @@ async def run_scores(scorer: Scorer, scored: ScorerInput) -> dict[str, Score]:
     declare, of all of them.
     """
     given = await _called(scorer, scored)
-    values = tuple[str, ...](getattr(scorer, "values", ()))
+    values: tuple[str, ...] = getattr(scorer, "values", ())
     if not values:
         return {scorer.name: _checked(scorer, given)}
+    values = tuple(values)
     problem = ""
     if not isinstance(given, Mapping):
         if type(given) is Score and given.error is not None:
@@ -223,7 +224,9 @@ def _problem(score: object) -> str | None:
     if passed is not None and not isinstance(passed, bool):
         return _wrong_field(score, "passed", expected="True, False or None")
     for name, types, expected in _FIELD_TYPES:
-        if not isinstance(getattr(score, name), types):
+        field = getattr(score, name)
+        # The exact types first: a check against an abstract class takes long.
+        if field.__class__ not in types and not isinstance(field, types):
             return _wrong_field(score, name, expected=expected)
     if score.error == "":
         return "an empty error, expected text or None"

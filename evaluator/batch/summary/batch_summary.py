@@ -232,7 +232,7 @@ def spending_lines(spending: Spending) -> Iterable[str]:
         bound = ""
     yield (
         f"tokens: {bound}{_tokens(spending.input_tokens)} in, {_tokens(spending.output_tokens)} "
-        f"out{cached}"
+        f"out{_scoring_tokens(spending, bound)}{cached}"
     )
     sent = spending.input_tokens
     if spending.cache_saved_usd.known or spending.cached_tokens.known:
@@ -241,6 +241,14 @@ def spending_lines(spending: Spending) -> Iterable[str]:
             f"prompt caches: {percent(share)} of the tokens in, saved "
             f"{_money(spending.cache_saved_usd)}"
         )
+
+
+def _scoring_tokens(spending: Spending, bound: str) -> str:
+    sent = spending.scoring_input_tokens
+    received = spending.scoring_output_tokens
+    if sent.total == 0 and received.total == 0:
+        return ""
+    return f", and scoring {bound}{_tokens(sent)} in, {_tokens(received)} out"
 
 
 def cost_line(spending: Spending) -> str:

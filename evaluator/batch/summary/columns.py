@@ -529,7 +529,7 @@ class Columns:
             for name, column in self.used.items():
                 self._replaced[name] = Column(column.typecode, self._spool)
         for (name, column), value in zip(self._replaced.items(), used, strict=True):
-            if not is_same_run or (name == "scoring_cost_usd" and value != 0):
+            if not is_same_run or (name.startswith("scoring_") and value != 0):
                 column.append(value)
         if not is_same_run:
             self._replaced_cached += cached_calls

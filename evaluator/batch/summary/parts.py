@@ -378,8 +378,9 @@ class Amount(JsonForm):
 
 @frozen
 class Spending(JsonForm):
-    """The usage of results. `scoring_cost_usd` is the cost of scoring them, `cache_saved_usd` what
-    the prompt caches of providers saved of both costs; the other fields count only the tasks.
+    """The usage of results. `scoring_cost_usd` is the cost of scoring them, with its tokens in
+    `scoring_input_tokens` and `scoring_output_tokens`; `cache_saved_usd` is what the prompt caches
+    of providers saved of both costs; the other fields count only the tasks.
     `interrupted_calls` were in flight when a process ended and may be billed too: with them, the
     amounts are lower bounds.
     """
@@ -391,6 +392,8 @@ class Spending(JsonForm):
     output_tokens: Amount
     cached_tokens: Amount
     reasoning_tokens: Amount
+    scoring_input_tokens: Amount
+    scoring_output_tokens: Amount
     cached_calls: int
     interrupted_calls: int
 

@@ -22,10 +22,22 @@ MAX_LABEL_CHARS = 60
 _MAX_EXAMPLE_CHARS = 500
 _NOT_A_LABEL = ()
 DOLLARS = ("cost_usd", "scoring_cost_usd", "cache_saved_usd")
-TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
+TOKENS = (
+    "input_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "reasoning_tokens",
+    "scoring_input_tokens",
+    "scoring_output_tokens",
+)
 _FIRST_TOKENS = len(DOLLARS)
 _PLACES = {name: place for place, name in enumerate((*DOLLARS, *TOKENS))}
-_SCORING_PLACES = {"cost_usd": 1, "cache_saved_usd": 2}
+_SCORING_PLACES = {
+    "cost_usd": 1,
+    "cache_saved_usd": 2,
+    "input_tokens": _PLACES["scoring_input_tokens"],
+    "output_tokens": _PLACES["scoring_output_tokens"],
+}
 """Where the amounts of a result, and those of its scores, are added."""
 _MAX_JUDGES = 30
 _MOST = 2**31 - 1
@@ -263,7 +275,7 @@ def used_by(result: Mapping[str, Any]) -> Sequence[float]:
     """The costs, the savings and the tokens of a result, NONE where unknown, in the order of
     `Columns.used`.
     """
-    used: list[float] = [0.0, 0.0, 0.0, 0, 0, 0, 0]
+    used: list[float] = [0.0, 0.0, 0.0, 0, 0, 0, 0, 0, 0]
     for name, value in result["usage"].items():
         place = _PLACES.get(name)
         if place is None:
@@ -279,9 +291,20 @@ def used_by(result: Mapping[str, Any]) -> Sequence[float]:
             continue
         for name, value in score["usage"].items():
             place = _SCORING_PLACES.get(name)
-            if place is not None and used[place] != NONE:
-                used[place] = NONE if value is None else used[place] + value
+            if place is None or used[place] == NONE:
+                continue
+            if value is None:
+                used[place] = NONE
+            elif place >= _FIRST_TOKENS:
+                used[place] = _sum_of_tokens(used[place], value)
+            else:
+                used[place] += value
     return used
+
+
+def _sum_of_tokens(before: float, tokens: int) -> float:
+    more = _count(tokens)
+    return NONE if more == NONE else min(before + more, _MOST)
 
 
 def _count(tokens: int | None) -> int:
