@@ -138,7 +138,7 @@ class Usage:
         """The figures that are not 0, None (unknown) included. `from_dict` reads them."""
         figures: dict[str, Any] = {}
         for name, value in zip(_USAGE_FIELDS, _usage_values(self), strict=True):
-            if value != 0:
+            if value or value is None:
                 figures[name] = value
         return figures
 

@@ -490,7 +490,7 @@ class Evaluator(EvaluatorParts):
 
         async def evaluate_row(row: Mapping[str, Any]) -> Outcome:
             nonlocal prepared
-            if not isinstance(row, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            if type(row) is not dict and not isinstance(row, Mapping):  # pyright: ignore
                 return failure(
                     "input_validation_failure",
                     f"a row is {type_of(row)}, expected a mapping of names to values",
@@ -515,7 +515,9 @@ def _check_flag(name: str, value: object) -> None:
 
 def _check_inputs(inputs: object) -> None:
     """Raises: UsageError, if these cannot be the inputs of a request."""
-    if inputs is not None and not isinstance(inputs, Mapping):
+    if inputs is None or type(inputs) is dict:
+        return
+    if not isinstance(inputs, Mapping):
         raise UsageError(f"inputs is {type_of(inputs)}, expected a mapping of names to values")
 
 
