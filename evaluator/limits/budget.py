@@ -99,7 +99,7 @@ class Deadline:
 
     def __init__(self, scopes: tuple[Budget, ...]) -> None:
         self._scopes = scopes
-        self._timeout = asyncio.timeout(None)
+        self._timeout = asyncio.Timeout(None)
         self._alarm = _alarm()
         # The budget that calls `set_timer` when it resumes.
         self._paused: Budget | None = None
