@@ -54,7 +54,6 @@ ResourceName = Literal["turns", "context", "output", "time", "tokens", "cost", "
 MAX_CALL_TOKENS = 100_000_000
 """More tokens than any model takes or gives in one call."""
 MAX_CALL_COST_USD = 100_000.0
-_USUAL = min(MAX_CALL_TOKENS, MAX_CALL_COST_USD)
 
 
 @frozen
@@ -94,9 +93,10 @@ class Usage:
         """The same usage with impossible figures as None; itself if there are none, see
         `invalid`.
         """
-        wrong: dict[str, Any] = dict.fromkeys(self.invalid())
-        if not wrong:
+        names = self.invalid()
+        if not names:
             return self
+        wrong: dict[str, Any] = dict.fromkeys(names)
         # Turns and tool calls are counted here and never unknown.
         wrong |= {name: least for name, least in (("turns", 1), ("tool_calls", 0)) if name in wrong}
         return Usage.from_dict({**self.to_dict(), **wrong})
@@ -107,19 +107,11 @@ class Usage:
         read from and written to the prompt cache than there are input tokens.
         """
         wrong: list[str] = []
-        for name, value in zip(_USAGE_FIELDS, _usage_values(self), strict=True):
-            if value is None or (type(value) is int and 0 <= value <= _USUAL):
+        for bounds, value in zip(_FIGURES, _usage_values(self), strict=True):
+            name, numbers, least, most = bounds
+            if value is None or (value.__class__ in numbers and least <= value <= most):
                 continue
-            if name in _DOLLARS:
-                most = MAX_CALL_COST_USD
-                numbers = (int, float)
-            else:
-                most = MAX_CALL_TOKENS
-                numbers = int
-            if name == "cache_saved_usd":
-                least = -most
-            else:
-                least = 0
+            # A subclass of a number, but no bool.
             is_number = isinstance(value, numbers) and not isinstance(value, bool)
             if not is_number or not least <= value <= most:
                 wrong.append(name)
@@ -146,7 +138,7 @@ class Usage:
         """The figures that are not 0, None (unknown) included. `from_dict` reads them."""
         figures: dict[str, Any] = {}
         for name, value in zip(_USAGE_FIELDS, _usage_values(self), strict=True):
-            if value != 0:
+            if value or value is None:
                 figures[name] = value
         return figures
 
@@ -155,8 +147,15 @@ class Usage:
         return cls(**{name: data[name] for name in _USAGE_FIELDS if name in data})
 
 
-_DOLLARS = ("cost_usd", "cache_saved_usd")
 _USAGE_FIELDS = tuple(each.name for each in fields(Usage))
+_Bounds = tuple[tuple[type, ...], float, float]
+_COUNT: _Bounds = ((int,), 0, MAX_CALL_TOKENS)
+_DOLLARS: dict[str, _Bounds] = {
+    "cost_usd": ((int, float), 0, MAX_CALL_COST_USD),
+    "cache_saved_usd": ((int, float), -MAX_CALL_COST_USD, MAX_CALL_COST_USD),
+}
+_FIGURES = tuple((name, *_DOLLARS.get(name, _COUNT)) for name in _USAGE_FIELDS)
+"""The figures of a call: their types, the least and the most."""
 _usage_values = attrgetter(*_USAGE_FIELDS)
 
 

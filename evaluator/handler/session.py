@@ -289,7 +289,7 @@ async def _attempts(call: TurnCall, extra: Mapping[str, Any] | None = None) -> M
             await loading
     while True:
         writing = None
-        if choice.prompt_caches is not None:
+        if choice.prompt_caches is not None and session.plan.cache_terms is not None:
             writing = await _wait_for_prefix(session, choice.prompt_caches)
         result: ModelResponse | ProviderError | None = None
         permit = UNLIMITED

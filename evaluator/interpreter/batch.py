@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -60,20 +61,28 @@ async def _evaluated(
     running = 0
     unread = 0
     has_room = asyncio.Event()
-    queue: asyncio.Queue[asyncio.Task[Outcome] | BaseException | None] = asyncio.Queue()
-    started: set[asyncio.Task[Any] | None] = set()
+    has_entry = asyncio.Event()
+    entries: deque[asyncio.Task[Outcome] | BaseException | None] = deque()
+    started: dict[int, asyncio.Task[Any]] = {}
+    # `asyncio.create_task` looks for the loop again for each row.
+    create_task = asyncio.get_running_loop().create_task
 
-    async def one(row: Mapping[str, Any]) -> Outcome:
+    async def one(row: Mapping[str, Any], number: int) -> Outcome:
         nonlocal running
         try:
             return await evaluate(row)
         finally:
             running -= 1
             has_room.set()
-            started.discard(asyncio.current_task())
+            started.pop(number, None)
+
+    def add(entry: asyncio.Task[Outcome] | BaseException | None) -> None:
+        entries.append(entry)
+        has_entry.set()
 
     async def feed() -> None:
         nonlocal running, unread
+        number = 0
         try:
             async with aclosing(_aiter(rows)) as source:
                 async for row in source:
@@ -82,35 +91,47 @@ async def _evaluated(
                         await has_room.wait()
                     running += 1
                     unread += 1
-                    task = asyncio.ensure_future(one(row))
+                    number += 1
+                    task = create_task(one(row, number))
                     if not task.done():  # an eager task may have ended
-                        started.add(task)
-                    queue.put_nowait(task)
+                        started[number] = task
+                    add(task)
         except BaseException as error:
             # Every exception is caught, because otherwise the consumer would wait forever.
-            queue.put_nowait(error)
+            add(error)
         else:
-            queue.put_nowait(None)
+            add(None)
 
     with short_tasks():
-        feeder = asyncio.ensure_future(feed())
+        feeder = create_task(feed())
         try:
-            while (entry := await queue.get()) is not None:
-                if isinstance(entry, asyncio.CancelledError | GeneratorExit):
-                    raise UsageError(
-                        f"the rows' iterator ended with {type(entry).__name__}"
-                    ) from entry
+            while True:
+                while not entries:
+                    has_entry.clear()
+                    await has_entry.wait()
+                entry = entries.popleft()
+                if entry is None:
+                    return
                 if isinstance(entry, BaseException):
-                    raise entry
+                    raise _raised_by_rows(entry)
                 outcome = await entry
                 unread -= 1
                 has_room.set()
                 yield outcome
         finally:
             try:
-                await cancel_all([feeder, *filter(None, started)])
+                await cancel_all([feeder, *started.values()])
             finally:
                 at_end()
+
+
+def _raised_by_rows(error: BaseException) -> BaseException:
+    """What the consumer gets instead of an error of the rows' iterator."""
+    if not isinstance(error, asyncio.CancelledError | GeneratorExit):
+        return error
+    ended = UsageError(f"the rows' iterator ended with {type(error).__name__}")
+    ended.__cause__ = error
+    return ended
 
 
 async def _aiter(rows: Rows) -> AsyncGenerator[Mapping[str, Any]]:

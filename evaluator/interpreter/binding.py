@@ -47,10 +47,10 @@ class PreparedTask:
 
     `node` is the task as the template has it; `task` has the content of its schema file in place of
     the path. `domain` is that of the tasks inside. `config` is None where a setting of `profile`
-    depends on a variable. `description` is None where the description holds one. `limits` are the
-    names of the limits that its budget has. `binds_at_once`: no input is the result of a nested
-    task or an expression. `reads_context`: it may see more than the items that it inherits. The
-    operator keeps in `operator` what it prepares itself when the task first runs.
+    depends on a variable. `description` is None where the description holds one. `limits` are those
+    of its budget; None where they depend on a variable. `binds_at_once`: no input is the result of
+    a nested task or an expression. `reads_context`: it may see more than the items that it
+    inherits. The operator keeps in `operator` what it prepares itself when the task first runs.
     """
 
     node: Task
@@ -60,7 +60,7 @@ class PreparedTask:
     config: HandlerConfig | None
     policy: ContextPolicy
     description: str | None
-    limits: frozenset[str]
+    limits: Mapping[str, Any] | None
     binds_at_once: bool
     reads_context: bool
     operator: Any = None
@@ -120,14 +120,20 @@ def _prepared(domain: Domain, node: Task, *, is_root: bool, is_subtask: bool) ->
         config=config,
         policy=policy,
         description=description,
-        limits=frozenset(
-            name
-            for name in _LIMITS
-            if task.asks_model or (spec is not None and getattr(spec, name) is not None)
-        ),
+        limits=None if config is None else _limits_of(task, config),
         binds_at_once=all(one.task is None and one.source is None for one in task.inputs),
         reads_context=is_fresh or task.file_paths is not None,
     )
+
+
+def _limits_of(task: Task, config: HandlerConfig) -> dict[str, Any]:
+    """The limits of a task's budget: all where it asks a model, else those that it declares."""
+    spec = task.handler
+    return {
+        name: getattr(config, name)
+        for name in _LIMITS
+        if task.asks_model or (spec is not None and getattr(spec, name) is not None)
+    }
 
 
 def _is_current(prepared: PreparedTask) -> bool:
@@ -286,7 +292,9 @@ async def bind(run: Run, prepared: PreparedTask, frame: Frame) -> BoundTask | Ta
             config=config,
             authority=prepared.domain.authority,
         )
-    limits = {name: getattr(config, name) for name in prepared.limits}
+    limits = prepared.limits
+    if limits is None:
+        limits = _limits_of(task, config)
     budget = Budget(
         task.name or frame.path or task.type, parent=frame.budget or run.budget, **limits
     )

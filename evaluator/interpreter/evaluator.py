@@ -488,23 +488,27 @@ class Evaluator(EvaluatorParts):
         shared = {key: options.pop(key) for key in _SHARED_BY_ROWS if key in options}
         prepared: PreparedRequest | None = None
 
-        async def evaluate_row(row: Mapping[str, Any]) -> Outcome:
+        def evaluate_row(row: Mapping[str, Any]) -> Awaitable[Outcome]:
             nonlocal prepared
-            if not isinstance(row, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-                return failure(
-                    "input_validation_failure",
-                    f"a row is {type_of(row)}, expected a mapping of names to values",
-                )
+            if type(row) is not dict and not isinstance(row, Mapping):  # pyright: ignore
+                return _refuse_row(row)
             if prepared is None:
                 self._report_interrupted()
                 prepared = own.prepare(name, **shared)
-            return await prepared.evaluate(row, **options)
+            return prepared.evaluate(row, **options)
 
         def end() -> None:
             if store is not None and is_packed:
                 store.close()
 
         return evaluate_rows(evaluate_row, rows, concurrency, at_end=end)
+
+
+async def _refuse_row(row: object) -> TaskError:
+    return failure(
+        "input_validation_failure",
+        f"a row is {type_of(row)}, expected a mapping of names to values",
+    )
 
 
 def _check_flag(name: str, value: object) -> None:
@@ -515,7 +519,9 @@ def _check_flag(name: str, value: object) -> None:
 
 def _check_inputs(inputs: object) -> None:
     """Raises: UsageError, if these cannot be the inputs of a request."""
-    if inputs is not None and not isinstance(inputs, Mapping):
+    if inputs is None or type(inputs) is dict:
+        return
+    if not isinstance(inputs, Mapping):
         raise UsageError(f"inputs is {type_of(inputs)}, expected a mapping of names to values")
 
 

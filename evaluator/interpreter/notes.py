@@ -60,6 +60,8 @@ def read_notes(answer: str, *, asked: bool) -> Notes:
     What is not certainly an entry stays in the content: text after the entries, or an answer that
     is nothing else.
     """
+    if ":" not in answer and "：" not in answer:
+        return Notes(answer)  # no label, which a short answer usually says without the pattern
     for label in _LABEL.finditer(answer, max(0, len(answer) - MAX_ENTRIES)):
         if label.start() and answer[label.start() - 1] != "\n":
             continue  # the search began inside a line

@@ -50,7 +50,9 @@ class SharedBeginning:
             self._texts = texts
             return None
         same = 0
-        while same < min(len(known), len(texts)) and known[same] == texts[same]:
+        for known_text, text in zip(known, texts, strict=False):
+            if known_text != text:
+                break
             same += 1
         if same < len(known):
             self._texts = known[:same]
@@ -160,7 +162,9 @@ async def build_messages(
         attachments = attachments_of(items)
         if context := format_items(items):
             shown = f"{context}\n\n"
-    same = prompt.beginning.count([*(content for _, content in before), shown])
+    beginning = [content for _, content in before]
+    beginning.append(shown)
+    same = prompt.beginning.count(beginning)
     if same is None:
         # Nothing is known of other rows: the context may be another one, the rest rarely is.
         same = len(before) + (not shown)

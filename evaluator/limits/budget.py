@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 from types import TracebackType
 
 from evaluator import clock
@@ -30,6 +31,63 @@ def out_of_time(timeout_s: float) -> str:
     )
 
 
+class _Alarm:
+    """The timer of all deadlines of an event loop, set to the nearest.
+
+    Most deadlines are hours or minutes away and are never reached. With a timer of its own for
+    each, the loop would sort them all.
+    """
+
+    __slots__ = ("_at", "_deadlines", "_timer", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._deadlines: dict[Deadline, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._at = inf
+
+    def add(self, deadline: Deadline, seconds: float) -> None:
+        """Calls `set_timer` of `deadline` after so many seconds, unless it is removed before."""
+        at = self.loop.time() + seconds
+        self._deadlines[deadline] = at
+        if at < self._at:
+            self._set(at)
+
+    def remove(self, deadline: Deadline) -> None:
+        if self._deadlines.pop(deadline, None) is not None and not self._deadlines:
+            self._set(inf)
+
+    def _set(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._at = at
+        if at < inf:
+            self._timer = self.loop.call_at(at, self._ring)
+
+    def _ring(self) -> None:
+        now = self.loop.time()
+        due = [deadline for deadline, at in self._deadlines.items() if at <= now]
+        for deadline in due:
+            del self._deadlines[deadline]
+        self._set(min(self._deadlines.values(), default=inf))
+        for deadline in due:
+            deadline.set_timer()
+
+
+_last_alarm: _Alarm | None = None
+
+
+def _alarm() -> _Alarm:
+    """The alarm of the running event loop. Another one after another loop is as good."""
+    global _last_alarm
+    loop = asyncio.get_running_loop()
+    alarm = _last_alarm
+    if alarm is None or alarm.loop is not loop:
+        alarm = _last_alarm = _Alarm(loop)
+    return alarm
+
+
 class Deadline:
     """See `Budget.deadline`. An async context, entered once; it gives the `asyncio.Timeout`.
 
@@ -37,13 +95,14 @@ class Deadline:
     garbage collector frees.
     """
 
-    __slots__ = ("_loop", "_scopes", "_timeout", "_timer")
+    __slots__ = ("_alarm", "_paused", "_scopes", "_timeout")
 
     def __init__(self, scopes: tuple[Budget, ...]) -> None:
         self._scopes = scopes
-        self._timeout = asyncio.timeout(None)
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timeout = asyncio.Timeout(None)
+        self._alarm = _alarm()
+        # The budget that calls `set_timer` when it resumes.
+        self._paused: Budget | None = None
 
     async def __aenter__(self) -> asyncio.Timeout:
         timeout = await self._timeout.__aenter__()
@@ -56,36 +115,33 @@ class Deadline:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        for scope in self._scopes:
-            scope.resume_callbacks.discard(self.set_timer)
+        self._alarm.remove(self)
+        if self._paused is not None:
+            self._paused.resume_callbacks.discard(self.set_timer)
         await self._timeout.__aexit__(kind, error, trace)
 
     def set_timer(self) -> None:
         """Sets the timer to the nearest limit whose clock runs. A paused budget calls this when it
         resumes.
         """
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.remove(self)
+        self._paused = None
         remaining: float | None = None
-        paused: Budget | None = None
         for scope in self._scopes:
             if scope.pauses:
-                paused = scope  # so are all above it
+                self._paused = scope  # so are all above it
                 break
             if scope.timeout_s is not None:
                 own = scope.timeout_s - scope.elapsed_s()
                 if remaining is None or own < remaining:
                     remaining = own
         if remaining is not None and remaining <= 0:
-            self._timeout.reschedule(self._loop.time())
+            self._timeout.reschedule(self._alarm.loop.time())
             return
         if remaining is not None:
-            self._timer = self._loop.call_later(remaining, self.set_timer)
-        if paused is not None:
-            paused.resume_callbacks.add(self.set_timer)
+            self._alarm.add(self, remaining)
+        if self._paused is not None:
+            self._paused.resume_callbacks.add(self.set_timer)
 
 
 class _Pause:

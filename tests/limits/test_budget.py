@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -81,6 +82,24 @@ def test_a_deadline_is_postponed_by_pauses_only_as_long_as_they_last() -> None:
         return loop.time()
 
     assert run(main()) == pytest.approx(110)
+
+
+def test_each_of_several_deadlines_ends_its_own_task_at_its_own_time() -> None:
+    async def main() -> dict[int, float]:
+        loop = asyncio.get_running_loop()
+        ends: dict[int, float] = {}
+
+        async def work(limit_s: int, needed_s: int) -> None:
+            with suppress(TimeoutError):
+                async with Budget("a task", timeout_s=limit_s).deadline():
+                    await asyncio.sleep(needed_s)
+            ends[limit_s] = loop.time()
+
+        await asyncio.gather(work(30, 100), work(10, 100), work(20, 5), work(40, 100))
+        await work(7, 100)  # none was left
+        return ends
+
+    assert run(main()) == {20: 5, 10: 10, 30: 30, 40: 40, 7: 47}
 
 
 def test_time_that_is_exactly_used_up_is_used_up(clock: Clock) -> None:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from logging import WARNING
+from operator import attrgetter
 from typing import Any, cast
 
 from evaluator.errors import Diagnostic, RecordError, TemplateError
@@ -43,6 +44,8 @@ from evaluator.output.schema import schema_problem
 from evaluator.record.entries import Note
 from evaluator.record.steps import StepEnd, StepStart
 from evaluator.tools import ToolContext, ToolRegistry
+
+_source_of = attrgetter("source")
 
 
 @dataclass(slots=True, eq=False)
@@ -153,7 +156,7 @@ async def _choose_model(
             join(frame.path, "resolve"),
             task.name or "task",
             inputs=tuple(bound.values),
-            context=tuple(item.source for item in bound.context.items),
+            context=tuple(map(_source_of, bound.context.items)),
             chosen=(choice.label, choice.why, bound.config.name),
         )
     )
