@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from math import inf
 from types import TracebackType
 
 from evaluator import clock
+from evaluator.alarms import alarms
 from evaluator.errors import CallRejected, LimitReached, MachineError
 from evaluator.errors.results import Usage
 
@@ -31,63 +31,6 @@ def out_of_time(timeout_s: float) -> str:
     )
 
 
-class _Alarm:
-    """The timer of all deadlines of an event loop, set to the nearest.
-
-    Most deadlines are hours or minutes away and are never reached. With a timer of its own for
-    each, the loop would sort them all.
-    """
-
-    __slots__ = ("_at", "_deadlines", "_timer", "loop")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._deadlines: dict[Deadline, float] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._at = inf
-
-    def add(self, deadline: Deadline, seconds: float) -> None:
-        """Calls `set_timer` of `deadline` after so many seconds, unless it is removed before."""
-        at = self.loop.time() + seconds
-        self._deadlines[deadline] = at
-        if at < self._at:
-            self._set(at)
-
-    def remove(self, deadline: Deadline) -> None:
-        if self._deadlines.pop(deadline, None) is not None and not self._deadlines:
-            self._set(inf)
-
-    def _set(self, at: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._at = at
-        if at < inf:
-            self._timer = self.loop.call_at(at, self._ring)
-
-    def _ring(self) -> None:
-        now = self.loop.time()
-        due = [deadline for deadline, at in self._deadlines.items() if at <= now]
-        for deadline in due:
-            del self._deadlines[deadline]
-        self._set(min(self._deadlines.values(), default=inf))
-        for deadline in due:
-            deadline.set_timer()
-
-
-_last_alarm: _Alarm | None = None
-
-
-def _alarm() -> _Alarm:
-    """The alarm of the running event loop. Another one after another loop is as good."""
-    global _last_alarm
-    loop = asyncio.get_running_loop()
-    alarm = _last_alarm
-    if alarm is None or alarm.loop is not loop:
-        alarm = _last_alarm = _Alarm(loop)
-    return alarm
-
-
 class Deadline:
     """See `Budget.deadline`. An async context, entered once; it gives the `asyncio.Timeout`.
 
@@ -95,18 +38,18 @@ class Deadline:
     garbage collector frees.
     """
 
-    __slots__ = ("_alarm", "_paused", "_scopes", "_timeout")
+    __slots__ = ("_alarms", "_paused", "_scopes", "_timeout")
 
     def __init__(self, scopes: tuple[Budget, ...]) -> None:
         self._scopes = scopes
         self._timeout = asyncio.Timeout(None)
-        self._alarm = _alarm()
-        # The budget that calls `set_timer` when it resumes.
+        self._alarms = alarms()
+        # The budget that calls `ring` when it resumes.
         self._paused: Budget | None = None
 
     async def __aenter__(self) -> asyncio.Timeout:
         timeout = await self._timeout.__aenter__()
-        self.set_timer()
+        self.ring()
         return timeout
 
     async def __aexit__(
@@ -115,16 +58,16 @@ class Deadline:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._alarm.remove(self)
+        self._alarms.clear(self)
         if self._paused is not None:
-            self._paused.resume_callbacks.discard(self.set_timer)
+            self._paused.resume_callbacks.discard(self.ring)
         await self._timeout.__aexit__(kind, error, trace)
 
-    def set_timer(self) -> None:
-        """Sets the timer to the nearest limit whose clock runs. A paused budget calls this when it
-        resumes.
+    def ring(self) -> None:
+        """Ends the task if its time is up, else sets the alarm to the nearest limit whose clock
+        runs. A paused budget calls this when it resumes.
         """
-        self._alarm.remove(self)
+        self._alarms.clear(self)
         self._paused = None
         remaining: float | None = None
         for scope in self._scopes:
@@ -136,12 +79,12 @@ class Deadline:
                 if remaining is None or own < remaining:
                     remaining = own
         if remaining is not None and remaining <= 0:
-            self._timeout.reschedule(self._alarm.loop.time())
+            self._timeout.reschedule(self._alarms.loop.time())
             return
         if remaining is not None:
-            self._alarm.add(self, remaining)
+            self._alarms.set(self, self._alarms.loop.time() + remaining)
         if self._paused is not None:
-            self._paused.resume_callbacks.add(self.set_timer)
+            self._paused.resume_callbacks.add(self.ring)
 
 
 class _Pause:

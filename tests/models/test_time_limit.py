@@ -71,7 +71,7 @@ def test_a_cancellation_from_outside_is_no_timeout() -> None:
         task: Any = asyncio.current_task()
         with TimeLimit(0.001, LONG_S, answer=None) as limit:
             task.cancel()
-            limit.expire()
+            limit.ring()
             await asyncio.Event().wait()
 
     async def main() -> None:
