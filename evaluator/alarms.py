@@ -34,7 +34,7 @@ class Alarms:
         self.loop = loop
         self._deadlines: dict[Alarm, float] = {}
         self._timer: asyncio.TimerHandle | None = None
-        # No deadline is earlier; the one that it was set for may be over, or moved.
+        # No deadline is earlier. The one that the timer was set for may be over, or moved.
         self._at = inf
         # The context of the task that sets the timer would live as long as the timer.
         self._context = Context()
@@ -48,10 +48,8 @@ class Alarms:
             self._set_timer(at)
 
     def clear(self, alarm: Alarm) -> None:
-        """`alarm` has no deadline any more, if it had one."""
+        """`alarm` has no deadline any more, if it had one. The timer stays set for the next one."""
         self._deadlines.pop(alarm, None)
-        if not self._deadlines:
-            self._set_timer(inf)
 
     def _set_timer(self, at: float) -> None:
         if self._timer is not None:

@@ -62,35 +62,27 @@ def _encoded(
         data = orjson.dumps(value, option=option)
     except TypeError:
         return "".join(standard(value, False)).encode()
-    if not _are_written_alike(parts):
-        return "".join(standard(value, False)).encode()
+    # Whether both encoders write the same, except for characters. The values inside a value are
+    # added to the list while it is read.
+    for part in parts:
+        kind = type(part)
+        if kind in _ALIKE:
+            continue
+        if kind is dict:
+            inner = part.values()
+        elif kind is list or kind is tuple:
+            inner = part
+        elif kind is float and (
+            _SMALLEST_PLAIN <= part < _LARGEST_PLAIN
+            or -_LARGEST_PLAIN < part <= -_SMALLEST_PLAIN
+            or part == 0.0
+        ):
+            continue
+        else:
+            return "".join(standard(value, False)).encode()
+        if not _ALIKE.issuperset(map(type, inner)):
+            parts += inner
     if not data.isascii():
         data = data.decode().encode("ascii", _ESCAPES)
     # The standard encoder escapes this character too.
     return data.replace(b"\x7f", b"\\u007f") if b"\x7f" in data else data
-
-
-def _are_written_alike(values: list[Any]) -> bool:
-    """Whether both encoders write values, which orjson has written, with the same bytes, except for
-    characters.
-    """
-    # The values inside a value are added to the list while it is read.
-    for value in values:
-        kind = type(value)
-        if kind in _ALIKE:
-            continue
-        if kind is dict:
-            inner = value.values()
-        elif kind is list or kind is tuple:
-            inner = value
-        elif kind is float and (
-            _SMALLEST_PLAIN <= value < _LARGEST_PLAIN
-            or -_LARGEST_PLAIN < value <= -_SMALLEST_PLAIN
-            or value == 0.0
-        ):
-            continue
-        else:
-            return False
-        if not _ALIKE.issuperset(map(type, inner)):
-            values += inner
-    return True

@@ -116,7 +116,8 @@ async def record_run(
             try:
                 outcome = await _evaluate(run)
             finally:
-                _count_earlier(run.budget, steps.earlier)
+                if steps.earlier is not None:
+                    _count_earlier(run.budget, steps.earlier)
             outcome = _complete(run, outcome, steps)
             outcome = await _close_task_file(run, outcome, started)
             span.set_result(outcome)
@@ -186,14 +187,13 @@ async def _evaluate(run: Run) -> Outcome:
         return to_task_error(error, run.budget.usage)
 
 
-def _count_earlier(budget: Budget, earlier: RecordedSteps | None) -> None:
+def _count_earlier(budget: Budget, earlier: RecordedSteps) -> None:
     """Counts what an earlier process spent, and this run has not taken from its record."""
     if isinstance(earlier, ResumedSteps):
         for usage in earlier.unused_usage():
             budget.charge(Usage.from_dict(usage))
-    if earlier is not None:
-        models = earlier.interrupted_models()
-        budget.count_interrupted(sum(not is_free_model(model) for model in models))
+    models = earlier.interrupted_models()
+    budget.count_interrupted(sum(not is_free_model(model) for model in models))
 
 
 def _complete(run: Run, outcome: Outcome, steps: StepLog) -> Outcome:

@@ -67,7 +67,6 @@ class Deadline:
         """Ends the task if its time is up, else sets the alarm to the nearest limit whose clock
         runs. A paused budget calls this when it resumes.
         """
-        self._alarms.clear(self)
         self._paused = None
         remaining: float | None = None
         for scope in self._scopes:
@@ -78,10 +77,13 @@ class Deadline:
                 own = scope.timeout_s - scope.elapsed_s()
                 if remaining is None or own < remaining:
                     remaining = own
-        if remaining is not None and remaining <= 0:
+        if remaining is None:
+            self._alarms.clear(self)
+        elif remaining <= 0:
+            self._alarms.clear(self)
             self._timeout.reschedule(self._alarms.loop.time())
             return
-        if remaining is not None:
+        else:
             self._alarms.set(self, self._alarms.loop.time() + remaining)
         if self._paused is not None:
             self._paused.resume_callbacks.add(self.ring)

@@ -347,7 +347,9 @@ class RateLimiter:
         Returns: the number of samples that may start.
         """
         if not self._starting:
-            taken = self._room_for(most, places)
+            taken = min(most, self.room())
+            if places is not None:
+                taken = min(taken, places())
             if taken > 0:
                 self._samples += taken
                 return taken
@@ -367,15 +369,11 @@ class RateLimiter:
                 continue
             if self._starting:
                 return 1
-            further = self._room_for(most - 1, places, taken=1)
+            if places is not None:
+                most = min(most, places())
+            further = min(most - 1, self.room())
             self._samples += further
             return 1 + further
-
-    def _room_for(self, most: int, places: Callable[[], int] | None, taken: int = 0) -> int:
-        room = min(most, self.room())
-        if places is not None:
-            room = min(room, places() - taken)
-        return max(0, room)
 
     def end_samples(self, count: int = 1) -> None:
         """Releases the room that `start_samples` took for so many."""

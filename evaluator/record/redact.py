@@ -194,7 +194,11 @@ class Redactor:
             return False
         # No match goes on in another text, and a line break here would be one more to look at.
         text = "\0".join(new)
-        if self._may_hold(text) and self.suspects(BETWEEN_TEXTS.join(new)):
+        is_like_one = _has_trigger(text) or (
+            self._values is not None
+            and (self._holds_part(text) or _may_dump_characters(text) or _hint_in(text))
+        )
+        if is_like_one and self.suspects(BETWEEN_TEXTS.join(new)):
             return True
         if len(text) <= _MAX_KNOWN_CHARS:
             self._room -= len(text)
@@ -203,16 +207,6 @@ class Redactor:
                 self._room = _MAX_KNOWN_CHARS - len(text)
             self.known.update(new)
         return False
-
-    def _may_hold(self, text: str) -> bool:
-        """Whether `suspects` finds anything to look at."""
-        if _has_trigger(text):
-            return True
-        if self._values is None:
-            return False
-        if self._holds_part(text) or _may_dump_characters(text):
-            return True
-        return _hint_in(text)
 
     def suspects(self, text: str) -> bool:
         """Whether `text`, or the JSON in it, contains what `redact_value` would change."""

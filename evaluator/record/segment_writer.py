@@ -36,6 +36,7 @@ from evaluator.record.segments import (
     make_frame,
 )
 from evaluator.record.steps import FinalStatus, Header, Scrub, Summary
+from evaluator.record.texts import find_texts
 from evaluator.store.owners import current_owner, owner_text
 
 # Bounds the index in memory, and what is read again after a kill.
@@ -258,8 +259,12 @@ class SegmentJournal(Journal):
     def start(self, header: Header, key: bytes | None) -> None:
         self._key = key
         labels = labels_of(header)
-        if labels is not None and self._scrub is not None:
-            labels = self._scrub.redact_value(dict(labels))
+        scrub = self._scrub
+        if labels is not None and scrub is not None:
+            texts: list[str] = []
+            find_texts((labels,), scrub.known, texts)
+            if scrub.suspects_any(texts):
+                labels = scrub.redact_value(labels)
         self._segment.begin(self.id, labels)
         self._add("header", 0, (header,))
 
