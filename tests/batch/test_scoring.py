@@ -103,6 +103,19 @@ def test_the_summary_has_the_tokens_of_judges_beside_those_of_the_tasks(
     assert open_batch(judged.folder).summarise().spending == spending
 
 
+def test_the_tokens_of_a_judge_count_once_also_when_another_scorer_changes(
+    run: Run, score: Any, calls: Calls
+) -> None:
+    run(ROWS[:3])
+    calls.otherwise = lambda prompt: '{"score": 1}'
+    judged = score(GRADED).summary
+    for again in (score("includes"), score("includes:ignore_case=true", replace=True)):
+        assert again.ended.ran == 3
+        for summary in (again.summary, open_batch(again.folder).summarise()):
+            assert summary.spending.scoring_input_tokens == judged.spending.scoring_input_tokens
+            assert summary.replaced_spending is None
+
+
 def test_a_score_that_is_an_error_is_made_again(run: Run, score: Any, calls: Calls) -> None:
     run(ROWS[:2])
     calls.otherwise = lambda prompt: "unsure" if "Judge: 0" in prompt else '{"score": 1}'
