@@ -25,8 +25,9 @@ def abandoned_runs(
     before: Iterable[Any] = (),
 ) -> list[dict[str, Any]]:
     """The runs of earlier sessions that no sample of a complete batch continues: its row, template
-    or model was changed before it had a result, or its row was removed. A result that another one
-    has replaced is a result too: its own line says what it used.
+    or model was changed before it had a result, or its row was removed. Runs of judges, too, where
+    the scorers were changed before the score was stored. A result that another one has replaced is
+    a result too: its own line says what it used.
 
     Each has its `label` and `task_id`, the `usage` of its calls as far as that is recorded, and
     `interrupted_calls`, which were in flight when a process ended and may be billed too. `before`
@@ -38,7 +39,7 @@ def abandoned_runs(
     left = {
         label: task_id
         for label, task_id in unrecorded.items()
-        if recorded(label.partition("/")[0]) is None
+        if "/" in label or recorded(label) is None
     }
     runs: list[dict[str, Any]] = []
     for label, task_id in _without_line(left.items(), folder):

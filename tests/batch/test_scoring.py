@@ -116,6 +116,33 @@ def test_the_tokens_of_a_judge_count_once_also_when_another_scorer_changes(
             assert summary.replaced_spending is None
 
 
+def test_judges_of_changed_scorers_whose_scores_a_kill_lost_are_spending_of_earlier_runs(
+    run: Run, score: Any, calls: Calls
+) -> None:
+    first = run(ROWS[:3])
+    calls.otherwise = lambda prompt: '{"score": 1}'
+    judged = score(GRADED).results()
+    used = sum(each.scores["graded"].usage.input_tokens or 0 for each in judged)
+    path = first.folder / "results.jsonl"
+    # As a session that was killed before it wrote the last score.
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-1]))
+    with BatchFolder.open(first.folder) as folder:
+        manifest = folder.manifest()
+        manifest["sessions"][-1]["state"] = "running"
+        folder.write_manifest(manifest)
+    lost = json.loads(lines[-1])
+    calls.clear()
+    for _ in range(2):
+        again = score({**GRADED, "pass_at": 0.9}, replace=True)
+        assert len(calls) == 3
+        for summary in (again.summary, open_batch(again.folder).summarise()):
+            assert summary.complete and summary.replaced_spending is not None
+            assert summary.replaced_spending.scoring_input_tokens.total == used > 0
+    (run_of_judge,) = open_batch(first.folder).manifest["abandoned"]
+    assert run_of_judge["label"].startswith(lost["identity"] + "/")
+
+
 def test_a_score_that_is_an_error_is_made_again(run: Run, score: Any, calls: Calls) -> None:
     run(ROWS[:2])
     calls.otherwise = lambda prompt: "unsure" if "Judge: 0" in prompt else '{"score": 1}'

@@ -396,8 +396,9 @@ class Columns:
         )
 
     def abandon(self, run: Any) -> None:
-        """Adds what a run without a result has used to `replaced_spending`. The manifest has it, so
-        that it may be anything: what is no amount is unknown.
+        """Adds what a run without a result has used to `replaced_spending`: as scoring, where it is
+        that of a judge. The manifest has it, so that it may be anything: what is no amount is
+        unknown.
         """
         usage = mapping_of(run).get("usage")
         if isinstance(usage, Mapping):
@@ -405,8 +406,12 @@ class Columns:
         else:
             used = dict.fromkeys(_USED)
         calls = mapping_of(run).get(INTERRUPTED_CALLS, 0)
+        if "/" in str(mapping_of(run).get("label")):
+            result = {"usage": {}, "scores": {"": {"usage": used}}}
+        else:
+            result = {"usage": used, "scores": {}}
         self._add_replaced(
-            used_by({"usage": used, "scores": {}}),
+            used_by(result),
             0,
             interrupted_calls=calls_of(calls) if type(calls) is int and calls >= 0 else 1,
             is_same_run=False,
