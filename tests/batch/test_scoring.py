@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evaluator import BatchResult, UsageError
+from evaluator import BatchResult, Usage, UsageError
 from evaluator.batch import Stop, open_batch, score_batch_sync
 from evaluator.batch.display import NoDisplay
 from evaluator.batch.folder import BatchFolder
@@ -114,6 +114,21 @@ def test_the_tokens_of_a_judge_count_once_also_when_another_scorer_changes(
         for summary in (again.summary, open_batch(again.folder).summarise()):
             assert summary.spending.scoring_input_tokens == judged.spending.scoring_input_tokens
             assert summary.replaced_spending is None
+
+
+def test_a_session_that_only_scores_has_used_what_its_judges_used(
+    run: Run, score: Any, calls: Calls
+) -> None:
+    answered = run(ROWS[:3]).ended.snapshot.usage
+    assert (answered.input_tokens or 0) > 0
+    calls.clear()
+    assert score("includes").ended.snapshot.usage == Usage() and calls == []
+    calls.otherwise = lambda prompt: '{"score": 1}'
+    judged = score(GRADED)
+    used = [each.scores["graded"].usage for each in judged.results()]
+    assert judged.ended.snapshot.usage == used[0] + used[1] + used[2]
+    again = score("includes:ignore_case=true", replace=True)
+    assert again.ended.ran == 3 and again.ended.snapshot.usage == Usage()
 
 
 def test_judges_of_changed_scorers_whose_scores_a_kill_lost_are_spending_of_earlier_runs(
