@@ -19,20 +19,27 @@ from evaluator.record.tree import TaskNode, read_tree
 
 
 def abandoned_runs(
-    store: TaskStore, unrecorded: Mapping[str, int], folder: BatchFolder
+    store: TaskStore,
+    unrecorded: Mapping[str, int],
+    folder: BatchFolder,
+    before: Iterable[Any] = (),
 ) -> list[dict[str, Any]]:
     """The runs of earlier sessions that no sample of a complete batch continues: its row, template
-    or model was changed before it had a result, or its row was removed. A result that another one
-    has replaced is a result too: its own line says what it used.
+    or model was changed before it had a result, or its row was removed. Runs of judges, too, where
+    the scorers were changed before the score was stored. A result that another one has replaced is
+    a result too: its own line says what it used.
 
     Each has its `label` and `task_id`, the `usage` of its calls as far as that is recorded, and
-    `interrupted_calls`, which were in flight when a process ended and may be billed too.
+    `interrupted_calls`, which were in flight when a process ended and may be billed too. `before`
+    are those in the manifest: where a task file can no longer be read, its run has the usage that
+    is stored there, as a lower bound.
     """
+    stored = {_label_and_task(run): mapping_of(run).get("usage") for run in before}
     recorded = folder.index().by_identity()
     left = {
         label: task_id
         for label, task_id in unrecorded.items()
-        if recorded(label.partition("/")[0]) is None
+        if "/" in label or recorded(label) is None
     }
     runs: list[dict[str, Any]] = []
     for label, task_id in _without_line(left.items(), folder):
@@ -40,12 +47,15 @@ def abandoned_runs(
             tree = read_tree(store, store.read(task_id))
         except RecordError as error:
             tree = TaskNode(task_id, None, problem=str(error))
-        usage, interrupted = _used_in(tree)
+        used, interrupted = _used_in(tree)
+        usage: Any = used.to_dict()
+        if (label, task_id) in stored and not _is_readable(tree):
+            usage = stored[label, task_id]
         runs.append(
             {
                 "label": label,
                 "task_id": task_id,
-                "usage": usage.to_dict(),
+                "usage": usage,
                 INTERRUPTED_CALLS: interrupted,
             }
         )
@@ -112,6 +122,10 @@ def _without_line(runs: Iterable[tuple[str, int]], folder: BatchFolder) -> list[
         if not is_written:
             left.append((label, task_id))
     return left
+
+
+def _is_readable(tree: TaskNode) -> bool:
+    return tree.recording is not None and all(map(_is_readable, tree.children.values()))
 
 
 def _used_in(tree: TaskNode) -> tuple[Usage, int]:

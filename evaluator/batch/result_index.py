@@ -111,7 +111,7 @@ class ResultIndex:
                 numbers[place] = number
 
         def find(identity: str) -> ResultEntry | None:
-            place = identities.find(identity.encode())
+            place = identities.find(identity.encode("utf-8", "surrogatepass"))
             return None if place is None else _entry_of(self._records[numbers[place]])
 
         return find

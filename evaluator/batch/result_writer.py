@@ -11,6 +11,7 @@ from evaluator.batch.identity import encode_results
 from evaluator.batch.progress import Tally
 from evaluator.batch.records import SampleResult
 from evaluator.batch.summary import Columns
+from evaluator.batch.work_items import WorkItem, used_now
 from evaluator.errors import UsageError
 from evaluator.record.steps import Scrub
 
@@ -31,6 +32,7 @@ class ResultWriter:
         self._folder = folder
         self._scrub = scrub
         self._made: list[SampleResult] = []
+        self._works: list[WorkItem] = []
         self._lines: list[ResultLines] = []
 
     def __len__(self) -> int:
@@ -42,22 +44,25 @@ class ResultWriter:
             self._lines.append(done)
         elif done.result is not None:
             self._made.append(done.result)
+            self._works.append(done.work)
 
     def write(self) -> None:
         """Writes what was added since. Raises: RecordError, if it cannot be written."""
         if not self:
             return
         parts = self._lines
+        works = self._works
         results = encode_results(self._made, self._scrub)
         self._made = []
+        self._works = []
         self._lines = []
         lines = [part.lines for part in parts]
         lines += [line for line, _ in results]
         self._folder.append_lines(b"".join(lines))
         for part in parts:
             self.tally.merge(part.totals)
-        for _, result in results:
-            self.tally.add(result)
+        for work, (_, result) in zip(works, results, strict=True):
+            self.tally.add(used_now(work, result))
         columns = self.columns
         if columns is None:
             return

@@ -18,11 +18,7 @@ from evaluator.batch.folder import DAMAGED, PROVIDER, BatchFolder
 from evaluator.batch.identity import REPAIR
 from evaluator.batch.looks import Looks
 from evaluator.batch.options import BatchLimits, BatchOptions, Stop, limits_to_dict
-from evaluator.batch.pending import (
-    CompleteWork,
-    MakeWork,
-    find_unrecorded,
-)
+from evaluator.batch.pending import CompleteWork, MakeWork, find_unrecorded
 from evaluator.batch.permissions import is_own, sign
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.progress import Tally
@@ -107,12 +103,18 @@ class SessionManifest:
         self._session |= {"ended": now(), "state": state, "reason": reason, "ran": ran}
         self._folder.write_manifest(self._manifest | {"state": state})
 
-    def store_abandoned(self, runs: Sequence[Mapping[str, Any]]) -> None:
-        """Stores the `abandoned_runs` of this session, beside those of earlier sessions that no
-        result has continued.
+    def store_abandoned(
+        self, store: TaskStore, unrecorded: Mapping[str, int], *, is_complete: bool
+    ) -> None:
+        """Stores the `abandoned_runs` of this session, if the batch is complete, beside those of
+        earlier sessions that no result has continued.
         """
-        before = still_abandoned(self._manifest["abandoned"], self._folder, besides=runs)
-        self._manifest["abandoned"] = [*before, *runs]
+        stored = self._manifest["abandoned"]
+        runs: list[dict[str, Any]] = []
+        if is_complete:
+            runs = abandoned_runs(store, unrecorded, self._folder, stored)
+        left = still_abandoned(stored, self._folder, besides=runs)
+        self._manifest["abandoned"] = [*left, *runs]
 
     def end(self, ended: SessionEnd, checked: str | None) -> None:
         """Stores the end of the session, and the mark of `sign_checked`."""
@@ -250,9 +252,7 @@ async def run_session(
             span.set_result(ended)
         if store is not None and unrecorded:
             is_complete = ended.state == "complete"
-            manifest.store_abandoned(
-                abandoned_runs(store, unrecorded, folder) if is_complete else []
-            )
+            manifest.store_abandoned(store, unrecorded, is_complete=is_complete)
         return ended, session.results.columns
 
 

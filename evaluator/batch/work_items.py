@@ -153,6 +153,28 @@ class WorkItem:
         )
 
 
+def used_now(work: WorkItem, result: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The result of `work`, as JSON, with the usage and the calls of this session only: without
+    those of an answer that is only judged again, and of the scores that it keeps.
+    """
+    answered = work.answered
+    if answered is None:
+        return result
+    scores: dict[str, Any] = {}
+    for name, score in result["scores"].items():
+        if name in work.keeps:
+            score = {key: value for key, value in score.items() if key != "usage"}
+        scores[name] = score
+    interrupted = max(0, result["interrupted_calls"] - answered.interrupted_calls)
+    return {
+        **result,
+        "usage": {},
+        "scores": scores,
+        "cached_calls": 0,
+        "interrupted_calls": interrupted,
+    }
+
+
 @frozen
 class WorkResult:
     """The end of a work: its result, or the reason in `pending` why it has none.

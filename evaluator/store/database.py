@@ -30,6 +30,7 @@ from evaluator import clock, disk, randomness
 from evaluator.errors import ConfigurationError, advice_on
 from evaluator.files.atomic import NEW_FILE, NO_LINKS
 from evaluator.files.open_below import hole_problem
+from evaluator.hints import with_article
 from evaluator.lazy_dataclass import frozen
 
 # Source: statfs(2), and <linux/magic.h>. FUSE and 9p are not here: both are also used for folders
@@ -269,8 +270,8 @@ def _check_files(path: Path, kind: Format) -> None:
         reason = _trap(status)
         if reason is not None:
             raise ConfigurationError(
-                f"{file}: {reason}; a {kind.noun} is in files that SQLite made. Remove it, or name "
-                "another file"
+                f"{file}: {reason}; {with_article(kind.noun)} is in files that SQLite made. Remove "
+                "it, or name another file"
             )
     name = network_file_system(path.parent)
     if name is not None:

@@ -199,6 +199,42 @@ def test_a_run_that_was_abandoned_is_continued_where_its_row_is_back(
     assert open_batch(first.folder).summarise().replaced_spending is None
 
 
+def test_the_usage_of_an_abandoned_run_stays_known_where_its_task_file_is_gone(
+    run: Run, calls: Calls
+) -> None:
+    first = run(ROWS[:3], task_files="each")
+    lines = (first.folder / "results.jsonl").read_bytes().splitlines(keepends=True)
+    lost = json.loads(lines[-1])
+    (first.folder / "results.jsonl").write_bytes(b"".join(lines[:-1]))
+    rows = [row for place, row in enumerate(ROWS[:3]) if place != lost["place"]]
+    known = run(rows, resume=True, task_files="each").summary.replaced_spending
+    assert known is not None and known.output_tokens.known > 0 == known.interrupted_calls
+
+    (first.folder / lost["task_file"]).unlink()
+    for _ in range(2):
+        again = run(rows, resume=True, task_files="each")
+        spending = again.summary.replaced_spending
+        assert again.is_complete and spending is not None
+        assert spending.output_tokens == known.output_tokens
+        assert spending.input_tokens == known.input_tokens
+        assert spending.interrupted_calls == 1, "what it used since is not known"
+
+
+def test_odd_names_of_abandoned_runs_are_names_of_no_run(run: Run, calls: Calls) -> None:
+    first = run(ROWS[:2])
+    runs = [
+        {"label": label, "task_id": task_id, "usage": {"input_tokens": 3}}
+        for label in ("\ud800", "x/judge", "")
+        for task_id in (10**400, -1)
+    ]
+    with BatchFolder.open(first.folder) as folder:
+        folder.write_manifest({**folder.manifest(), "abandoned": runs})
+    again = run(ROWS[:2], resume=True)
+    spending = again.summary.replaced_spending
+    assert again.is_complete and spending is not None
+    assert (spending.input_tokens.total, spending.scoring_input_tokens.total) == (12, 6)
+
+
 def test_a_complete_batch_is_compared_with_its_rows_once(
     run: Run, calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evaluator import BatchResult, UsageError
+from evaluator import BatchResult, Usage, UsageError
 from evaluator.batch import Stop, open_batch, score_batch_sync
 from evaluator.batch.display import NoDisplay
 from evaluator.batch.folder import BatchFolder
@@ -101,6 +101,61 @@ def test_the_summary_has_the_tokens_of_judges_beside_those_of_the_tasks(
     assert spending.input_tokens == first.summary.spending.input_tokens
     assert f" out, and scoring {sent:,} in, {received:,} out" in judged.summary.to_text()
     assert open_batch(judged.folder).summarise().spending == spending
+
+
+def test_the_tokens_of_a_judge_count_once_also_when_another_scorer_changes(
+    run: Run, score: Any, calls: Calls
+) -> None:
+    run(ROWS[:3])
+    calls.otherwise = lambda prompt: '{"score": 1}'
+    judged = score(GRADED).summary
+    for again in (score("includes"), score("includes:ignore_case=true", replace=True)):
+        assert again.ended.ran == 3
+        for summary in (again.summary, open_batch(again.folder).summarise()):
+            assert summary.spending.scoring_input_tokens == judged.spending.scoring_input_tokens
+            assert summary.replaced_spending is None
+
+
+def test_a_session_that_only_scores_has_used_what_its_judges_used(
+    run: Run, score: Any, calls: Calls
+) -> None:
+    answered = run(ROWS[:3]).ended.snapshot.usage
+    assert (answered.input_tokens or 0) > 0
+    calls.clear()
+    assert score("includes").ended.snapshot.usage == Usage() and calls == []
+    calls.otherwise = lambda prompt: '{"score": 1}'
+    judged = score(GRADED)
+    used = [each.scores["graded"].usage for each in judged.results()]
+    assert judged.ended.snapshot.usage == used[0] + used[1] + used[2]
+    again = score("includes:ignore_case=true", replace=True)
+    assert again.ended.ran == 3 and again.ended.snapshot.usage == Usage()
+
+
+def test_judges_of_changed_scorers_whose_scores_a_kill_lost_are_spending_of_earlier_runs(
+    run: Run, score: Any, calls: Calls
+) -> None:
+    first = run(ROWS[:3])
+    calls.otherwise = lambda prompt: '{"score": 1}'
+    judged = score(GRADED).results()
+    used = sum(each.scores["graded"].usage.input_tokens or 0 for each in judged)
+    path = first.folder / "results.jsonl"
+    # As a session that was killed before it wrote the last score.
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-1]))
+    with BatchFolder.open(first.folder) as folder:
+        manifest = folder.manifest()
+        manifest["sessions"][-1]["state"] = "running"
+        folder.write_manifest(manifest)
+    lost = json.loads(lines[-1])
+    calls.clear()
+    for _ in range(2):
+        again = score({**GRADED, "pass_at": 0.9}, replace=True)
+        assert len(calls) == 3
+        for summary in (again.summary, open_batch(again.folder).summarise()):
+            assert summary.complete and summary.replaced_spending is not None
+            assert summary.replaced_spending.scoring_input_tokens.total == used > 0
+    (run_of_judge,) = open_batch(first.folder).manifest["abandoned"]
+    assert run_of_judge["label"].startswith(lost["identity"] + "/")
 
 
 def test_a_score_that_is_an_error_is_made_again(run: Run, score: Any, calls: Calls) -> None:

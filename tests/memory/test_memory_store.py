@@ -86,6 +86,11 @@ def test_a_file_that_is_not_a_database_is_refused(database: Path, tmp_path: Path
         GlobalIndex(database / "below" / "a file")
 
 
+def test_a_folder_in_place_of_an_index_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="not a regular file; an index is in files that"):
+        GlobalIndex(tmp_path)
+
+
 def test_damage_is_an_error_with_the_databases_name(database: Path, tree: Tree) -> None:
     with GlobalIndex(database) as index:
         run(index.add_folder(tree({f"{n}.md": f"# heading{n} " * 20 for n in range(200)})))

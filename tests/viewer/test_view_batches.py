@@ -474,6 +474,17 @@ def test_a_sample_whose_answer_existed_has_no_command_that_repeats_it(tmp_path: 
     assert (data["result"]["content"], data["command"]) == ("Canberra", "")
 
 
+@pytest.mark.parametrize("part", [None, [], {}, 1])
+def test_a_cell_with_an_odd_hash_of_its_handler_has_a_page_with_a_command(
+    tmp_path: Path, part: Any
+) -> None:
+    cells = [{"template": "answer", "variant": "small", "handler_part": part}]
+    write_batch(tmp_path / "b", [result("x")], cells=cells, settings={"another": {}})
+    (link,) = sample_links(page(tmp_path, batch_link(tmp_path)))
+    command = page(tmp_path, link).data["command"]
+    assert command.startswith("evaluator run --template answer ")
+
+
 def test_the_command_of_a_sample_repeats_it_and_is_safe_to_paste(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -392,7 +392,7 @@ class Host:
             self._send(("pending", number, done.pending))
             return
         try:
-            self._results.add(number, done.result)
+            self._results.add(number, done.work, done.result)
         except Exception as error:
             raise UsageError(
                 f"sample {done.work.sample.id!r}: its result cannot be written: {error}"

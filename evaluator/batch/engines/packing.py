@@ -14,7 +14,7 @@ from evaluator.batch.identity import Identity, encode_results, parse_line
 from evaluator.batch.progress import Totals
 from evaluator.batch.records import Sample, SampleResult, Verdict
 from evaluator.batch.summary.rows import ResultBlock, ResultRow, ResultRows
-from evaluator.batch.work_items import WorkItem
+from evaluator.batch.work_items import WorkItem, used_now
 from evaluator.lazy_dataclass import dataclass
 from evaluator.record.steps import Scrub
 
@@ -111,11 +111,11 @@ class ResultPacker:
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def add(self, number: int, result: SampleResult) -> None:
-        """Adds the result of the work with this number."""
+    def add(self, number: int, work: WorkItem, result: SampleResult) -> None:
+        """Adds the result of a work, which has this number."""
         ((line, stored),) = encode_results([result], self._scrub)
         row = self._rows.row_of(stored)
-        self._totals.add(stored)
+        self._totals.add(used_now(work, stored))
         self._numbers.append(number)
         self._lines.append(line)
         self._made_rows.append(row)

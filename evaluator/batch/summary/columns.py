@@ -17,6 +17,7 @@ from operator import countOf, ne
 from typing import Any, TypeAlias
 
 from evaluator.batch.fields import MOST_FIELDS
+from evaluator.batch.summary.kept_scores import KeptScores, without_kept
 from evaluator.batch.summary.parts import Amount, PanelColumns, Spending, has_ratings
 from evaluator.batch.summary.rows import (
     ABSENT,
@@ -32,6 +33,7 @@ from evaluator.batch.summary.rows import (
     ScoreRow,
     ballot_of,
     calls_of,
+    judged_of,
     run_of,
     used_by,
 )
@@ -47,6 +49,9 @@ _MOST_USED = 1e15
 _USED = (*DOLLARS, *TOKENS)
 _SCORES = ResultBlock._fields.index("scores")
 _FIELDS = ResultBlock._fields.index("fields")
+_METADATA = 4
+_JUDGED = 5
+"""The places in a ScoreRow."""
 _FRESH = 200
 """So many rows are appended to the columns at once."""
 _MOST_SCATTERED = 128
@@ -151,7 +156,7 @@ class ScorerColumns:
         absent. Their metadata are left to `put_metadata`.
         """
         self.grow(row)
-        states, values, passed, answers, _ = scores
+        states, values, passed, answers, *_ = scores
         self.state.extend(states)
         self.value.extend(values)
         self.passed.extend(passed)
@@ -161,7 +166,7 @@ class ScorerColumns:
         """Replaces the score of a row; None where there is none any more."""
         if scores is None:
             scores = ((ABSENT,), (math.nan,), (NONE,), (None,), (None,))
-        (state,), (value,), (passed,), (answer,), (metadata,) = scores
+        (state,), (value,), (passed,), (answer,), (metadata,), *_ = scores
         self.grow(max(row + 1, len(self.state)))
         self.state[row] = state
         self.value[row] = value
@@ -248,9 +253,10 @@ class Columns:
         self._run = Column("i", spool)
         # Made for the first result that is replaced or left out.
         self._replaced: dict[str, Column] = {}
-        self._left_out: tuple[Interner, Column] | None = None
+        self._left_out: tuple[Interner, Column, KeptScores] | None = None
         self._replaced_cached = 0
         self._replaced_interrupted = 0
+        self._kept_scores = KeptScores(spool)
         self._sample_hash = Column("q", spool)
         self._columns: tuple[Column, ...] = (
             self.group,
@@ -303,7 +309,7 @@ class Columns:
         self._add_block(block)
         for name, scores in block.scores.items():
             put_metadata = self.scorers[name].put_metadata
-            for row, metadata in enumerate(scores[-1], first):
+            for row, metadata in enumerate(scores[_METADATA], first):
                 if metadata:
                     put_metadata(row, metadata)
         for row, fields in enumerate(block.fields, first):
@@ -327,7 +333,7 @@ class Columns:
     def _put_metadata(self, row: int, scores: Mapping[str, ScoreRow]) -> None:
         """Sets the votes and the ratings of a row, also before the row is in the columns."""
         for name, score in scores.items():
-            metadata = score[-1]
+            metadata = score[_METADATA]
             if metadata:
                 if name not in self.scorers:
                     self._add_fresh()
@@ -349,6 +355,7 @@ class Columns:
             if scorer is None:
                 scorer = self.scorers[name] = ScorerColumns(self._spool)
             scorer.add(row, scores)
+            self._kept_scores.add(row, name, scores[_JUDGED])
 
     def _values(self, block: ResultBlock) -> list[Iterable[float]]:
         """What the columns have of a block."""
@@ -371,24 +378,27 @@ class Columns:
         """
         run = run_of(result)
         if self._left_out is None:
-            self._left_out = (Interner(), Column("i", self._spool))
-        keys, runs = self._left_out
+            self._left_out = (Interner(), Column("i", self._spool), KeptScores(self._spool))
+        keys, runs, kept_scores = self._left_out
         place = keys.number(result["key"])
         is_new = place == len(runs)
         if is_new:
             runs.append(run)
         is_same_run = not is_new and runs[place] == run
         runs[place] = run
+        judged = {name: judged_of(score) for name, score in result["scores"].items()}
+        kept, _, are_all = kept_scores.replace(place, judged)
         self._add_replaced(
-            used_by(result),
+            without_kept(used_by(result), kept, are_all=are_all),
             calls_of(result["cached_calls"]),
             interrupted_calls=calls_of(result["interrupted_calls"]),
             is_same_run=is_same_run,
         )
 
     def abandon(self, run: Any) -> None:
-        """Adds what a run without a result has used to `replaced_spending`. The manifest has it, so
-        that it may be anything: what is no amount is unknown.
+        """Adds what a run without a result has used to `replaced_spending`: as scoring, where it is
+        that of a judge. The manifest has it, so that it may be anything: what is no amount is
+        unknown.
         """
         usage = mapping_of(run).get("usage")
         if isinstance(usage, Mapping):
@@ -396,8 +406,12 @@ class Columns:
         else:
             used = dict.fromkeys(_USED)
         calls = mapping_of(run).get(INTERRUPTED_CALLS, 0)
+        if "/" in str(mapping_of(run).get("label")):
+            result = {"usage": {}, "scores": {"": {"usage": used}}}
+        else:
+            result = {"usage": used, "scores": {}}
         self._add_replaced(
-            used_by({"usage": used, "scores": {}}),
+            used_by(result),
             0,
             interrupted_calls=calls_of(calls) if type(calls) is int and calls >= 0 else 1,
             is_same_run=False,
@@ -501,8 +515,10 @@ class Columns:
         """Replaces a row by the result of a block of one."""
         self.replaced_count += 1
         used = [column[row] for column in self.used.values()]
+        judged = {name: scores[_JUDGED][0] for name, scores in block.scores.items()}
+        kept, are_all, _ = self._kept_scores.replace(row, judged)
         self._add_replaced(
-            used,
+            without_kept(used, kept, are_all=are_all),
             self.cached_calls[row],
             interrupted_calls=self.interrupted_calls[row],
             is_same_run=self._run[row] == block.runs[0],
@@ -523,7 +539,7 @@ class Columns:
         is_same_run: bool,
     ) -> None:
         """Adds to `replaced_spending`. The same run again was only scored again: its own calls were
-        paid for once.
+        paid for once. So were those of the scores that a result keeps: see `without_kept`.
         """
         if not self._replaced:
             for name, column in self.used.items():

@@ -156,7 +156,7 @@ def summarise(
 
     Of several results for one (template, variant, sample, epoch) the last one counts, so every line
     ever written can be passed, in order. The others are `replaced`; what they used is in
-    `replaced_spending`: the scoring only, where one task was scored again, else everything.
+    `replaced_spending`: where one task was scored again, the scores that were not kept, else all.
 
     `total` is the number of results that there will be, or that number for each (template,
     variant), which also gives the order of the groups and includes groups without a result.

@@ -369,7 +369,7 @@ class Amount(JsonForm):
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "total": self.known if self.known_for == self.of else None,
+            "total": self.total,
             "known": self.known,
             "known_for": self.known_for,
             "of": self.of,

@@ -45,9 +45,13 @@ _ERROR = Verdict.ERROR.value
 
 Ballot: TypeAlias = tuple[tuple[str, bool | None], ...]
 """Each judge with its vote; None where it did not vote."""
-ScoreRow: TypeAlias = tuple[int, float, int, Any, Mapping[str, Any] | None]
-"""The state, the value, 1 or 0 for passed or failed, the answer as `label_of` returns it, and the
-metadata of a score.
+Judged: TypeAlias = tuple[int, Sequence[float]]
+"""A score with usage: a number, at least 1, that it has in each result which keeps the score; and
+what it used, as `used_by` returns it.
+"""
+ScoreRow: TypeAlias = tuple[int, float, int, Any, Mapping[str, Any] | None, Judged | None]
+"""The state, the value, 1 or 0 for passed or failed, the answer as `label_of` returns it, the
+metadata of a score, and what `judged_of` returns.
 """
 Fields: TypeAlias = tuple[Any, Any, tuple[str, ...]]
 """The values of the cluster and of the field to group by, and the names of the metadata fields
@@ -57,7 +61,7 @@ ResultRow: TypeAlias = tuple[Any, ...]
 """The values of a ResultBlock for one result, in their order, where `scores` are a mapping of names
 to a ScoreRow; the `numbers` come last, each of them a value.
 """
-_NO_SCORE: ScoreRow = (ABSENT, math.nan, NONE, None, None)
+_NO_SCORE: ScoreRow = (ABSENT, math.nan, NONE, None, None, None)
 
 
 class ResultBlock(NamedTuple):
@@ -192,7 +196,20 @@ def _score_row(score: Mapping[str, Any], *, is_faulty: bool) -> ScoreRow:
     metadata = score.get("metadata")
     if metadata is not None and not isinstance(metadata, Mapping):
         raise TypeError("the metadata of a score are an object")
-    return state, math.nan if value is None else value, passed, answer, metadata
+    if value is None:
+        value = math.nan
+    return state, value, passed, answer, metadata, judged_of(score)
+
+
+def judged_of(score: Mapping[str, Any]) -> Judged | None:
+    """What identifies a score among those of its scorer, and what it used; None without usage, and
+    where it is not known when it was made.
+    """
+    made_at = score.get("at")
+    if "usage" not in score or not isinstance(made_at, str):
+        return None
+    made = f"{score.get('version')} {made_at}".encode("utf-8", "surrogatepass")
+    return crc32(made) % _MOST + 1, used_by({"usage": {}, "scores": {"": score}})
 
 
 def label_of(value: Any) -> Any:

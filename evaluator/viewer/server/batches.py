@@ -399,7 +399,8 @@ def repeat_command(batch: Batch, result: SampleResult) -> str:
     for cell in batch.manifest.get("cells", []):
         if (cell.get("template"), cell.get("variant")) == (result.template, result.variant):
             # The settings of a model are there for each cell that calls one.
-            if isinstance(settings, Mapping) and cell.get("handler_part") not in settings:
+            part = cell.get("handler_part")
+            if isinstance(settings, Mapping) and isinstance(part, str) and part not in settings:
                 return ""
             for name in ("handler", "model"):
                 value = cell.get(name)

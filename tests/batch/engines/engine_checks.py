@@ -458,8 +458,8 @@ async def a_line_that_is_lost_with_its_process_is_made_again_without_a_call(benc
         """The process ends when the line of sample 3 is made, and before it is sent."""
         add = ResultPacker.add
 
-        def add_and_end(packer: ResultPacker, number: int, result: Any) -> None:
-            add(packer, number, result)
+        def add_and_end(packer: ResultPacker, number: int, work: Any, result: Any) -> None:
+            add(packer, number, work=work, result=result)
             if result.sample_id == "s3":
                 try:
                     ended.touch(exist_ok=False)
