@@ -356,6 +356,9 @@ class SampleResult:
         Raises: KeyError, TypeError or ValueError, for anything else.
         """
         values = list(_members(data))
+        place = data["place"]
+        if type(place) is not int or not 0 <= place < _MAX_PLACE:
+            raise TypeError(f"the place of a row is {place!r:.50}, expected a number from 0")
         values[_VERDICT] = _VERDICTS[data["verdict"]]
         values[_SCORES] = {name: Score.from_dict(score) for name, score in data["scores"].items()}
         if data["failure"] is not None:
@@ -365,6 +368,7 @@ class SampleResult:
         return cls(*values)
 
 
+_MAX_PLACE = 2**53
 _VERDICTS = {verdict.value: verdict for verdict in Verdict}
 _FIELDS = tuple(each.name for each in fields(SampleResult))
 _VERDICT, _SCORES, _FAILURE, _USAGE, _WARNINGS = map(

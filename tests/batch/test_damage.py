@@ -88,6 +88,19 @@ def test_a_line_with_a_checksum_that_is_not_a_result_is_refused_by_its_number(
     assert (spending.cached_calls, spending.interrupted_calls) == (2, 3)
 
 
+@pytest.mark.parametrize("place", ["3", 2**64, -1, True, None])
+def test_a_result_whose_place_is_no_count_is_refused(run: Run, tmp_path: Path, place: Any) -> None:
+    run()
+    path = tmp_path / "batch" / "results.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    data = json.loads(lines[3]) | {"place": place}
+    del data["crc32"]
+    line = seal_line(json.dumps(data, separators=(",", ":")))
+    path.write_bytes(b"".join([*lines[:3], line, *lines[4:]]))
+    with pytest.raises(RecordError, match=r"results\.jsonl:4: TypeError: the place of a row is"):
+        list(open_batch(path.parent).results())
+
+
 def test_lines_of_a_version_without_interrupted_calls_are_read(run: Run, tmp_path: Path) -> None:
     run()
     path = tmp_path / "batch" / "results.jsonl"
