@@ -69,6 +69,8 @@ _OWN_WAY = ("__init__", "__new__", "__reduce__", "__reduce_ex__", "__getstate__"
 # The marks of a field and of a class variable.
 _FIELD = _SAMPLES["field"]._field_type
 _VARIABLE = _SAMPLES["variable"]._field_type
+# What `copy.replace` calls, from Python 3.13 on.
+_REPLACE: Any = vars(_Sample).get("__replace__")
 
 
 @functools.cache
@@ -113,6 +115,8 @@ def _make(
         "__repr__": _repr(shown),
         "__match_args__": tuple(positional),
     }
+    if _REPLACE is not None:
+        members["__replace__"] = _REPLACE
     if eq:
         members["__eq__"] = _comparison(operator.eq, compared_values)
         members["__hash__"] = _hash(compared_values) if frozen else None

@@ -311,6 +311,12 @@ def test_a_class_says_itself_how_it_is_pickled() -> None:
     assert pickle.loads(pickle.dumps(Reduced(5))) == copy.copy(Reduced(5)) == Reduced(5, 1)
 
 
+def test_a_class_has_the_members_that_the_standard_library_gives_it() -> None:
+    ours = classes(dataclass)
+    for name, theirs in classes(dataclasses.dataclass).items():
+        assert vars(theirs).keys() - vars(ours[name]).keys() == set()
+
+
 def test_the_members_of_a_class_can_be_listed() -> None:
     for cls in classes(dataclass).values():
         assert callable(dict(inspect.getmembers(cls))["__reduce_ex__"])
