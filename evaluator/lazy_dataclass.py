@@ -3,13 +3,14 @@
 The decorator of the standard library compiles six functions for a frozen class. That takes half a
 millisecond, and a command imports more than two hundred classes. Here `__init__` is compiled when
 the eleventh instance is made, because most classes of a command have fewer, and the other methods
-are closures over the names of the fields. The `__init__` of a frozen class with slots sets the
-slots directly, which is faster than `object.__setattr__`.
+are closures over the names of the fields. The `__init__` of a frozen class with slots does not use
+`object.__setattr__`, which is slow: it sets the slots directly or, where there are many, while the
+instance has a class that allows it.
 
 Fields, slots, defaults and inheritance are those of the standard library: `fields`, `replace`,
-`asdict`, `match`, pickling and ordinary dataclasses as subclasses work. Fields are compared as
-tuples on every version of Python, so a field that is the same NaN in two instances is equal. Type
-checkers see the standard decorator.
+`asdict`, `match`, pickling and ordinary dataclasses as subclasses work; an `InitVar` is refused.
+Fields are compared as tuples on every version of Python, so a field that is the same NaN in two
+instances is equal. Type checkers see the standard decorator.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import functools
 import operator
 import reprlib
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, FrozenInstanceError
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform, overload
 
@@ -63,9 +64,13 @@ class _Sample:
 
 
 _SAMPLES: Mapping[str, Any] = _Sample.__dataclass_fields__  # type: ignore[attr-defined]
+# The methods with which a class says itself how it is made again.
+_OWN_WAY = ("__init__", "__new__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__")
 # The marks of a field and of a class variable.
 _FIELD = _SAMPLES["field"]._field_type
 _VARIABLE = _SAMPLES["variable"]._field_type
+# What `copy.replace` calls, from Python 3.13 on.
+_REPLACE: Any = vars(_Sample).get("__replace__")
 
 
 @functools.cache
@@ -94,7 +99,6 @@ def _make(
     names: list[str] = []
     compared: list[str] = []
     shown: list[str] = []
-    positional: list[str] = []
     for field in known.values():
         if field._field_type is _FIELD:
             names.append(field.name)
@@ -102,8 +106,7 @@ def _make(
                 compared.append(field.name)
             if field.repr:
                 shown.append(field.name)
-            if field.init and not field.kw_only:
-                positional.append(field.name)
+    positional = _positional(known.values())
     values = _values(names)
     compared_values = values if compared == names else _values(compared)
     init = _Init(is_direct=frozen)
@@ -112,6 +115,8 @@ def _make(
         "__repr__": _repr(shown),
         "__match_args__": tuple(positional),
     }
+    if _REPLACE is not None:
+        members["__replace__"] = _REPLACE
     if eq:
         members["__eq__"] = _comparison(operator.eq, compared_values)
         members["__hash__"] = _hash(compared_values) if frozen else None
@@ -145,10 +150,28 @@ def _make(
         for name, member in members.items():
             setattr(cls, name, member)
     init.cls = made
-    is_simple = positional == names and "__reduce_ex__" not in own and not _has_post_init(cls)
+    is_simple = positional == names and own.keys().isdisjoint(_OWN_WAY) and not _has_post_init(cls)
     if frozen and slots and is_simple:
         made.__reduce_ex__ = _reduction(made, values)
     return made
+
+
+def _positional(fields: Iterable[Any]) -> list[str]:
+    """The names of the arguments of `__init__` that are not by name only. Raises: TypeError, if
+    one without a default follows one that has a default.
+    """
+    names: list[str] = []
+    optional = None
+    for field in fields:
+        if field._field_type is _FIELD and field.init and not field.kw_only:
+            if not _is_without_default(field):
+                optional = field.name
+            elif optional is not None:
+                raise TypeError(
+                    f"non-default argument {field.name!r} follows default argument {optional!r}"
+                )
+            names.append(field.name)
+    return names
 
 
 def _inherited_fields(cls: type, *, is_frozen: bool) -> dict[str, Any]:
@@ -225,7 +248,11 @@ def _standard_fields(cls: type, fields: dict[str, Any], *, kw_only: bool) -> dic
     standard = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)
     sample: Any = standard(type(cls.__name__, (), namespace | fields))
     _set_defaults(cls, fields)
-    return sample.__dataclass_fields__
+    made: dict[str, Any] = sample.__dataclass_fields__
+    for name, field in made.items():
+        if field._field_type not in (_FIELD, _VARIABLE):
+            raise TypeError(f"field {name!r} is an InitVar, which is not supported")
+    return made
 
 
 def _set_defaults(cls: type, fields: dict[str, Any]) -> None:
@@ -353,8 +380,8 @@ _MANY_FIELDS = 4
 def _compile_init(cls: type, is_frozen: bool) -> types.FunctionType:
     """Compiles `__init__`.
 
-    An instance of a frozen class with many fields has a class without `__setattr__` until
-    `__init__` returns, which halves the time that it takes. An instance of a derived class keeps
+    An instance of a frozen class with many fields has a class with the `__setattr__` of `object`
+    until they are set, which halves the time that it takes. An instance of a derived class keeps
     its own.
     """
     parameters: list[str] = []
@@ -405,8 +432,10 @@ def _compile_init(cls: type, is_frozen: bool) -> types.FunctionType:
         lines = [
             "if self.__class__ is _cls:",
             "    _set_class(self, _open)",
-            *(f"    {line}" for line in plain_lines),
-            "    self.__class__ = _cls",
+            "    try:",
+            *(f"        {line}" for line in plain_lines),
+            "    finally:",
+            "        self.__class__ = _cls",
             "else:",
             *(f"    {line}" for line in lines),
         ]

@@ -60,6 +60,7 @@ async def _evaluated(
 ) -> AsyncGenerator[Outcome]:
     running = 0
     unread = 0
+    is_over = False
     has_room = asyncio.Event()
     has_entry = asyncio.Event()
     entries: deque[asyncio.Task[Outcome] | BaseException | None] = deque()
@@ -86,6 +87,8 @@ async def _evaluated(
         try:
             async with aclosing(_aiter(rows)) as source:
                 async for row in source:
+                    if is_over:  # the rows' iterator caught the cancellation
+                        return
                     while running >= concurrency or unread >= AHEAD * concurrency:
                         has_room.clear()
                         await has_room.wait()
@@ -119,6 +122,7 @@ async def _evaluated(
                 has_room.set()
                 yield outcome
         finally:
+            is_over = True
             try:
                 await cancel_all([feeder, *started.values()])
             finally:

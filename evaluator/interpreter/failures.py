@@ -141,11 +141,12 @@ def redacted(error: TaskError, redact: Callable[[str], str]) -> TaskError:
     and a message reaches terminals and logs. The content, which is an answer, stays as it came.
     """
     cause = error.cause
-    if cause is not None and redact(str(cause)) != str(cause):
-        # The same exception, whose type and traceback say what happened.
-        cause.args = tuple(redact(part) if isinstance(part, str) else part for part in cause.args)
-        if isinstance(cause, ProviderError):
-            cause.message = redact(cause.message)
+    causes: list[BaseException] = []
+    while cause is not None and cause not in causes:  # a traceback shows them all
+        if redact(str(cause)) != str(cause):
+            _redact_exception(cause, redact)
+        causes.append(cause)
+        cause = cause.__cause__
     return replace(
         error,
         message=redact(error.message),
@@ -154,6 +155,19 @@ def redacted(error: TaskError, redact: Callable[[str], str]) -> TaskError:
         ),
     )
 
+
+def _redact_exception(error: BaseException, redact: Callable[[str], str]) -> None:
+    """The same exception, whose type and traceback say what happened, with other texts."""
+    error.args = tuple(redact(part) if isinstance(part, str) else part for part in error.args)
+    for name in _TEXTS_OF_EXCEPTIONS:
+        text = getattr(error, name, None)
+        if isinstance(text, str):
+            setattr(error, name, redact(text))
+
+
+# `message` is that of our own exceptions; an OSError and a UnicodeError show the others, and not
+# their arguments.
+_TEXTS_OF_EXCEPTIONS = ("message", "strerror", "filename", "filename2", "reason")
 
 # What to do about a failed model call, by its kind. Other kinds say it themselves.
 _ADVICE: dict[ProviderErrorKind, str] = {

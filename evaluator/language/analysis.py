@@ -25,18 +25,16 @@ from evaluator.patterns import Pattern
 _CONSTANT = Analysis((), (), constant=True)
 
 
-def analyse(text: Text) -> Analysis:
-    """Returns the names and calls in a text.
+def analyse(value: Text | Expression) -> Analysis:
+    """Returns the names and calls in a text or an expression.
 
     Raises: ExpressionError at the exact place, with code `syntax`, `forbidden-statement`,
     `unknown-filter`, `unknown-test` or `too-deep`.
     """
-    return analysis_of(text)
-
-
-def analyse_expression(expression: Expression) -> Analysis:
-    """Returns the names and calls in an expression; raises as `analyse` does."""
-    return analysis_of(expression)
+    result = _result(value)
+    if isinstance(result, LocatedError):
+        raise result.located(value.source) from result.__cause__
+    return result
 
 
 def references_in(owner: Any, *, without: Text | None = None) -> Iterator[Reference]:
@@ -58,19 +56,11 @@ def references_in(owner: Any, *, without: Text | None = None) -> Iterator[Refere
                 and not has_markup(value.value)
             )
             try:
-                yield from analysis_of(
+                yield from analyse(
                     Expression(value) if bare and isinstance(value, Text) else value
                 ).references
             except ExpressionError:
                 continue
-
-
-def analysis_of(value: Text | Expression) -> Analysis:
-    """Returns the names and calls in a text or an expression; raises as `analyse` does."""
-    result = _result(value)
-    if isinstance(result, LocatedError):
-        raise result.located(value.source) from result.__cause__
-    return result
 
 
 @frozen

@@ -55,9 +55,9 @@ def block(tag: str, text: str, /, *more: str, **attributes: str) -> str:
 @lru_cache(CACHE_SIZE)
 def tags_around(source: str) -> tuple[str, ...]:
     """The names of the tags that the text of a template has around an expression, sorted."""
-    found: set[str] = set()
     if "</" not in source:
         return ()
+    found: set[str] = set()
     for closing in _CLOSING.finditer(source):
         opening = source.rfind(f"<{closing[1]}", 0, closing.start())
         if opening >= 0 and has_markup(source[opening : closing.start()]):

@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 from evaluator.errors import Diagnostic, ExpressionError
 from evaluator.errors.messages import correction, did_you_mean, listed, shortened
-from evaluator.language.analysis import analysis_of
+from evaluator.language.analysis import analyse
 from evaluator.language.syntax import CallReference
 from evaluator.library.shapes import literal_fits, mismatch
 from evaluator.nodes import Call, Expression, Function, Node, Span, Text, TopLevel
@@ -286,7 +286,7 @@ def calls_in(text: Text | Expression) -> tuple[CallReference, ...]:
     if "(" not in text.source.value:
         return ()
     try:
-        return analysis_of(text).calls
+        return analyse(text).calls
     except ExpressionError:
         return ()
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from evaluator.errors import Diagnostic, ExpressionError
 from evaluator.errors.messages import did_you_mean, listed, shortened
-from evaluator.language.analysis import analyse_expression
+from evaluator.language.analysis import analyse
 from evaluator.language.locating import LocatedError
 from evaluator.language.scopes import is_type_name
 from evaluator.language.syntax import has_markup
@@ -347,7 +347,7 @@ def truth(test: Expression) -> bool | None:
     """Whether a test always or never holds; None if it depends on a variable or cannot be read."""
     try:
         # Most tests name a variable. The cached analysis shows this without parsing again.
-        if not analyse_expression(test).constant:
+        if not analyse(test).constant:
             return None
         from evaluator.language.parsing import parse_expression
         from evaluator.language.walker import truth_of

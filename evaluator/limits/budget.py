@@ -58,35 +58,39 @@ class Deadline:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._alarms.clear(self)
-        if self._paused is not None:
-            self._paused.resume_callbacks.discard(self.ring)
+        self._stop_waiting()
         await self._timeout.__aexit__(kind, error, trace)
 
     def ring(self) -> None:
         """Ends the task if its time is up, else sets the alarm to the nearest limit whose clock
         runs. A paused budget calls this when it resumes.
         """
-        self._paused = None
+        self._stop_waiting()
+        paused: Budget | None = None
         remaining: float | None = None
         for scope in self._scopes:
             if scope.pauses:
-                self._paused = scope  # so are all above it
+                paused = scope  # so are all above it
                 break
             if scope.timeout_s is not None:
                 own = scope.timeout_s - scope.elapsed_s()
                 if remaining is None or own < remaining:
                     remaining = own
-        if remaining is None:
-            self._alarms.clear(self)
-        elif remaining <= 0:
-            self._alarms.clear(self)
+        if remaining is not None and remaining <= 0:
+            # Nothing may call this again: a timeout that has expired cannot be changed.
             self._timeout.reschedule(self._alarms.loop.time())
             return
-        else:
+        if remaining is not None:
             self._alarms.set(self, self._alarms.loop.time() + remaining)
+        if paused is not None:
+            self._paused = paused
+            paused.resume_callbacks.add(self.ring)
+
+    def _stop_waiting(self) -> None:
+        self._alarms.clear(self)
         if self._paused is not None:
-            self._paused.resume_callbacks.add(self.ring)
+            self._paused.resume_callbacks.discard(self.ring)
+            self._paused = None
 
 
 class _Pause:

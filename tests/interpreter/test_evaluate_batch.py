@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +193,30 @@ def test_results_that_were_taken_are_not_kept(is_eager: bool) -> None:
         return most
 
     assert asyncio.run(main()) < 20
+
+
+def test_no_row_is_evaluated_after_the_results_are_closed() -> None:
+    """Also where the rows' iterator catches the cancellation and continues."""
+    evaluated: list[int] = []
+
+    async def rows() -> Any:
+        for number in range(100):
+            waits = asyncio.get_running_loop().create_future()
+            if number == 0:
+                waits.set_result(None)
+            with suppress(asyncio.CancelledError):
+                await waits
+            yield {"number": number}
+
+    async def evaluate(row: Any) -> Any:
+        evaluated.append(row["number"])
+        return row
+
+    async def main() -> None:
+        results = evaluate_rows(evaluate, rows(), concurrency=2, at_end=lambda: None)
+        async with asyncio.timeout(200):
+            assert await anext(results) == {"number": 0}
+            await results.aclose()
+
+    asyncio.run(main())
+    assert evaluated == [0]

@@ -90,7 +90,7 @@ def test_an_expression_is_the_same_with_and_without_the_parser(
 ) -> None:
     expression = Expression(Text(value, Span("t", 1, 1)))
     for work in (
-        lambda: analysis.analyse_expression(expression),
+        lambda: analysis.analyse(expression),
         lambda: evaluate_expression_sync(expression, Scope(SCOPE)),
     ):
         plain, parsed = both_ways(monkeypatch, work)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from evaluator import Span, TemplateLibrary
 from evaluator.errors import ExpressionError, SandboxError
 from evaluator.language import parsing
-from evaluator.language.analysis import analyse, analyse_expression
+from evaluator.language.analysis import analyse
 from evaluator.language.parsing import parse_expression
 from evaluator.language.syntax import Reference
 from evaluator.nodes import Expression, Mark, Text
@@ -98,8 +98,8 @@ def test_calls_of_free_names_are_function_templates() -> None:
 def test_only_text_without_markup_is_constant() -> None:
     assert analyse(text("a { b } }} {x}")).constant
     assert not analyse(text("{# note #}")).constant
-    assert analyse_expression(Expression(text("1 + 2 == 3"))).constant
-    assert not analyse_expression(Expression(text("x"))).constant
+    assert analyse(Expression(text("1 + 2 == 3"))).constant
+    assert not analyse(Expression(text("x"))).constant
 
 
 IDENTIFIERS = st.sampled_from(["a", "bb", "name", "été", "x_1"])
@@ -221,7 +221,7 @@ def test_other_languages_operators_are_read_as_meant(source: str, expected: str)
 
 def test_an_expression_is_located_in_the_authors_spelling() -> None:
     source = "aa && !bb || cc !== {{dd}}"
-    for reference in analyse_expression(Expression(text(source))).references:
+    for reference in analyse(Expression(text(source))).references:
         assert source[reference.offset :].startswith(reference.name)
 
 
@@ -239,7 +239,7 @@ def test_an_expression_is_located_in_the_authors_spelling() -> None:
 )
 def test_a_wrong_expression_is_located_to_the_column(source: str, column: int, part: str) -> None:
     with pytest.raises(ExpressionError) as caught:
-        analyse_expression(Expression(text(source)))
+        analyse(Expression(text(source)))
     assert (caught.value.code, caught.value.span.column) == ("syntax", column)
     assert part in caught.value.message
 
@@ -248,7 +248,7 @@ def test_a_wrong_expression_is_located_to_the_column(source: str, column: int, p
 def test_any_source_is_parsed_or_raises_an_expression_error(source: str) -> None:
     for read in (
         lambda: analyse(text("{{" + source)),
-        lambda: analyse_expression(Expression(text(source))),
+        lambda: analyse(Expression(text(source))),
     ):
         try:
             places = [reference.offset for reference in read().references]

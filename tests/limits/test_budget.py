@@ -84,6 +84,71 @@ def test_a_deadline_is_postponed_by_pauses_only_as_long_as_they_last() -> None:
     assert run(main()) == pytest.approx(110)
 
 
+def test_a_pause_above_may_end_while_a_task_whose_time_is_up_still_cleans_up() -> None:
+    async def main() -> list[str]:
+        root = Budget("the run")
+        events: list[str] = []
+
+        async def wait() -> None:
+            with Budget("other", parent=root).paused():
+                await asyncio.sleep(15)
+            events.append("the pause ended")
+
+        async def work() -> None:
+            try:
+                async with Budget("a task", timeout_s=10, parent=root).deadline():
+                    try:
+                        await asyncio.sleep(1000)
+                    finally:
+                        await asyncio.sleep(10)
+            except TimeoutError:
+                events.append("the task ended")
+
+        await asyncio.gather(wait(), work())
+        return events
+
+    assert run(main()) == ["the pause ended", "the task ended"]
+
+
+def test_no_pause_calls_a_deadline_that_is_over() -> None:
+    async def main() -> list[Budget]:
+        root = Budget("the run")
+        parent = Budget("parent", timeout_s=1000, parent=root)
+        task = Budget("a task", timeout_s=10, parent=parent)
+
+        async def pause(scope: Budget, start_s: int, length_s: int) -> None:
+            await asyncio.sleep(start_s)
+            with scope.paused():
+                await asyncio.sleep(length_s)
+
+        async def work() -> None:
+            await asyncio.sleep(1)
+            async with task.deadline():
+                # Postpones its alarm, which finds the parent paused and not only the run.
+                await pause(task, 0, 5)
+                await asyncio.sleep(7)
+
+        await asyncio.gather(
+            pause(Budget("other", parent=root), 0, 100),
+            pause(Budget("sibling", parent=parent), 8, 6),
+            work(),
+        )
+        return [scope for scope in (root, parent, task) if scope.resume_callbacks]
+
+    failed: list[object] = []
+
+    async def checked() -> list[Budget]:
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: failed.append(context)
+        )
+        left = await main()
+        await asyncio.sleep(2000)
+        return left
+
+    assert run(checked()) == []
+    assert failed == []
+
+
 def test_each_of_several_deadlines_ends_its_own_task_at_its_own_time() -> None:
     async def main() -> dict[int, float]:
         loop = asyncio.get_running_loop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from evaluator.cli.main import cli
+from evaluator.errors import ProviderError
+from evaluator.errors.results import TaskError, TaskFailed
+from evaluator.interpreter.failures import redacted
 from evaluator.testing import HttpReply, LoopbackServer
 from evaluator.testing.loopback import json_reply
 
@@ -67,3 +71,22 @@ def test_an_answer_with_a_key_is_printed_as_it_came_and_not_quoted(
     assert outcome["content"] == answer, "an answer is never changed"
     said = json.dumps({name: outcome[name] for name in ("message", "violations", "cause")})
     assert KEY not in said
+
+
+def test_no_exception_behind_a_failure_says_a_key() -> None:
+    secret = f"/keys/{KEY}"
+
+    def fail() -> None:
+        try:
+            raise FileNotFoundError(2, "No such file", secret)
+        except OSError as error:
+            raise ProviderError(f"no certificate: {error}", kind="connection") from error
+
+    with pytest.raises(ProviderError) as raised:
+        fail()
+    error = TaskError("TASK_FAILURE", f"failed: {raised.value}", cause=raised.value)
+    with pytest.raises(TaskFailed) as failed:
+        redacted(error, lambda text: text.replace(KEY, "[redacted]")).unwrap()
+    printed = "".join(traceback.format_exception(failed.value))
+    assert KEY not in printed and "FileNotFoundError: [Errno 2] No such file: '/keys/[r" in printed
+    assert raised.value.message.endswith("'/keys/[redacted]'")

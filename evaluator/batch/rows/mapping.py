@@ -17,7 +17,7 @@ from evaluator.batch.rows.choice_order import shuffle_choices
 from evaluator.batch.rows.object_rows import RowError
 from evaluator.errors import ExpressionError, UsageError
 from evaluator.errors.messages import did_you_mean, listed
-from evaluator.language.analysis import analyse, analyse_expression
+from evaluator.language.analysis import analyse
 from evaluator.language.sandbox import evaluate_expression_sync, render_sync
 from evaluator.language.scopes import Scope, describe
 from evaluator.language.syntax import has_markup
@@ -394,7 +394,7 @@ def expression(text: str, what: str) -> Getter:
 
 def _value_of(text: Text) -> Getter:
     source = Expression(text)
-    _check(text, lambda: analyse_expression(source).calls)
+    _check(text, lambda: analyse(source).calls)
     return lambda row: evaluate_expression_sync(source, _scope(row))
 
 

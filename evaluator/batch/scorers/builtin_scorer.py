@@ -18,7 +18,7 @@ from evaluator.batch.scorers.contract import NO_TARGET, LeavesInputUnchanged, Sc
 from evaluator.errors import ExpressionError, UsageError
 from evaluator.errors.messages import did_you_mean
 from evaluator.fields import After, Checked, FieldError
-from evaluator.language.analysis import analyse_expression
+from evaluator.language.analysis import analyse
 from evaluator.language.scopes import describe as type_of
 from evaluator.language.scopes import plain
 from evaluator.lazy_dataclass import frozen
@@ -118,7 +118,7 @@ def _check_expression(expression: str) -> str:
     unknown.
     """
     try:
-        analysis = analyse_expression(_parsed(expression))
+        analysis = analyse(_parsed(expression))
     except ExpressionError as error:
         raise ValueError(f"is {expression!r}: {error.message}") from error
     for reference in analysis.references:
@@ -185,9 +185,7 @@ class TargetScorer(ResultScorer):
 
 def names_in(expression: str) -> frozenset[str]:
     """The names that a checked expression reads."""
-    return frozenset(
-        reference.name for reference in analyse_expression(_parsed(expression)).references
-    )
+    return frozenset(reference.name for reference in analyse(_parsed(expression)).references)
 
 
 def evaluate(expression: str, scored: ScorerInput) -> Any:
