@@ -58,17 +58,14 @@ class Deadline:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._alarms.clear(self)
-        if self._paused is not None:
-            self._paused.resume_callbacks.discard(self.ring)
+        self._clear()
         await self._timeout.__aexit__(kind, error, trace)
 
     def ring(self) -> None:
         """Ends the task if its time is up, else sets the alarm to the nearest limit whose clock
         runs. A paused budget calls this when it resumes.
         """
-        self._alarms.clear(self)
-        self._paused = None
+        self._clear()
         remaining: float | None = None
         for scope in self._scopes:
             if scope.pauses:
@@ -85,6 +82,13 @@ class Deadline:
             self._alarms.set(self, self._alarms.loop.time() + remaining)
         if self._paused is not None:
             self._paused.resume_callbacks.add(self.ring)
+
+    def _clear(self) -> None:
+        self._alarms.clear(self)
+        if self._paused is not None:
+            # A nearer budget may be paused now.
+            self._paused.resume_callbacks.discard(self.ring)
+            self._paused = None
 
 
 class _Pause:
