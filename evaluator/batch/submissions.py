@@ -350,8 +350,8 @@ class Submissions:
         return self.calls < before
 
     async def _find_other(self, submission: Submission, why: str) -> None:
-        """The id that the provider gave is not that of the batch: takes the right one. Nothing is
-        created again: without another batch the calls end with an error.
+        """The id that the provider gave seems not to be that of the batch: takes the right one.
+        Nothing is created again: without another batch the calls end with an error.
         """
         name = submission.batch
         try:
@@ -363,7 +363,11 @@ class Submissions:
             found = True
         if isinstance(found, ProviderBatch) and found.id != name:
             self._created(submission, found)
-        elif found or clock.wall() > submission.latest_end:
+            return
+        if isinstance(found, ProviderBatch) and not found.is_over:
+            # It is there: the server only does not show it.
+            found = False
+        if found or clock.wall() > submission.latest_end:
             await self._end_unanswered(submission, f"{name} {why}", is_known=False)
 
     async def cancel_all(self) -> None:

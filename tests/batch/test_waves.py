@@ -277,6 +277,18 @@ def test_results_that_are_gone_may_have_been_billed(
     assert all(s.failure is not None and "is gone" in s.failure.message for s in result.results())
 
 
+def test_a_running_batch_that_is_listed_is_not_gone(server: ProviderServer, tmp_path: Path) -> None:
+    """As after its creation, where a provider answers from a copy of its data."""
+    batch = Batch(tmp_path / "b", server, "openai", rows=2)
+    batch.run(wait=False)
+    server.faults = [Fault("get", 404)]
+    batch.run(wait=False)
+    server.now += DAY_S
+    result = batch.run()
+    assert result.is_complete and answers(result) == {"r0": "1", "r1": "2"}
+    assert server.operations.count("create") == 1
+
+
 def test_past_the_deadline_what_runs_is_cancelled_and_the_rest_is_interactive(
     server: ProviderServer, tmp_path: Path
 ) -> None:
