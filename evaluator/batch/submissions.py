@@ -282,7 +282,7 @@ class Submissions:
         when another batch is over.
         """
         api = self._api(submission)
-        known = {each.batch for each in self.log.submissions.values()}
+        known = {each.batch for each in self.log.submissions.values() if each is not submission}
         uploads = () if submission.upload is None else (submission.upload,)
         is_absent = True
         async for batch in api.listed():

@@ -277,9 +277,13 @@ def test_results_that_are_gone_may_have_been_billed(
     assert all(s.failure is not None and "is gone" in s.failure.message for s in result.results())
 
 
-def test_a_running_batch_that_is_listed_is_not_gone(server: ProviderServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("format", ALL_FORMATS)
+def test_a_running_batch_that_is_listed_is_not_gone(
+    server: ProviderServer, tmp_path: Path, format: str
+) -> None:
     """As after its creation, where a provider answers from a copy of its data."""
-    batch = Batch(tmp_path / "b", server, "openai", rows=2)
+    server.takes_s = DAY_S / 2
+    batch = Batch(tmp_path / "b", server, format, rows=2)
     batch.run(wait=False)
     server.faults = [Fault("get", 404)]
     batch.run(wait=False)
