@@ -40,6 +40,7 @@ from evaluator.models.provider_batches import (
 )
 from evaluator.record.steps import NOT_RUN, Scrub, StepEnd, abort_reason
 
+_NAMES_ANOTHER = "the response to its creation names another batch, and it is not listed"
 SETTLE_S = 60.0
 """After a lost answer a provider lists a new batch at the latest so many seconds later."""
 _MAX_FOREIGN = 100
@@ -200,7 +201,7 @@ class Submissions:
                 upload = await _retried(partial(self._upload, submission))
                 if upload is not None:
                     self.log.add(number, "uploaded", upload=upload)
-            self.log.add(number, "creating")
+            self.log.add(number, "creating", reason="")
             created = await api.create(path, submission.upload, submission.tag)
         except ProviderError as error:
             if submission.state == "creating" and not is_certainly_absent(error):
@@ -220,7 +221,8 @@ class Submissions:
             return
         others = {each.batch for each in self.log.submissions.values() if each is not submission}
         if created.id in others or not submission.is_of(created):
-            await self._find_again(submission, malformed("the response names another batch"))
+            self.log.add(number, "creating", reason=_NAMES_ANOTHER)
+            await self._find_again(submission)
             return
         self._created(submission, created)
 
@@ -267,6 +269,9 @@ class Submissions:
             return
         if isinstance(found, ProviderBatch):
             self._created(submission, found)
+        elif found and submission.reason:
+            # It was created: the server only does not list it as it should.
+            await self._decide(submission, submission.reason)
         elif found:
             self.log.add(submission.number, "absent")
             if failure is not None:
@@ -277,7 +282,7 @@ class Submissions:
         when another batch is over.
         """
         api = self._api(submission)
-        known = {each.batch for each in self.log.submissions.values()}
+        known = {each.batch for each in self.log.submissions.values() if each is not submission}
         uploads = () if submission.upload is None else (submission.upload,)
         is_absent = True
         async for batch in api.listed():
@@ -308,10 +313,10 @@ class Submissions:
             await self._end_unanswered(submission, "it is unknown whether its batch was created")
             return
         raise Undecided(
-            f"{submission.label}: the answer to the creation of a provider batch was lost, and "
-            f"whether it exists cannot be found out: {why}. Look for {submission.tag} in the "
-            "provider's list of batches; then resume with --unfinished repeat to create it again, "
-            "or with --unfinished tell to count its calls as failed"
+            f"{submission.label}: the answer to the creation of a provider batch was lost or is "
+            f"wrong, and whether it exists cannot be found out: {why}. Look for {submission.tag} "
+            "in the provider's list of batches; then resume with --unfinished repeat to create it "
+            "again, or with --unfinished tell to count its calls as failed"
         )
 
     # -- collecting --------------------------------------------------------------------------------
@@ -345,8 +350,8 @@ class Submissions:
         return self.calls < before
 
     async def _find_other(self, submission: Submission, why: str) -> None:
-        """The id that the provider gave is not that of the batch: takes the right one. Nothing is
-        created again: without another batch the calls end with an error.
+        """The id that the provider gave seems not to be that of the batch: takes the right one.
+        Nothing is created again: without another batch the calls end with an error.
         """
         name = submission.batch
         try:
@@ -358,8 +363,12 @@ class Submissions:
             found = True
         if isinstance(found, ProviderBatch) and found.id != name:
             self._created(submission, found)
-        elif found or clock.wall() > submission.latest_end:
-            await self._end_unanswered(submission, f"{name} {why}")
+            return
+        if isinstance(found, ProviderBatch) and not found.is_over:
+            # It is there: the server only does not show it.
+            found = False
+        if found or clock.wall() > submission.latest_end:
+            await self._end_unanswered(submission, f"{name} {why}", is_known=False)
 
     async def cancel_all(self) -> None:
         """Cancels what runs, and drops what was not submitted."""
@@ -391,7 +400,8 @@ class Submissions:
         elif batch.problem is not None:
             await self._end_unanswered(submission, batch.problem, is_billed=False)
         else:
-            await self._collect(submission, self._api(submission).answers(batch))
+            answers = self._api(submission).answers(batch)
+            await self._collect(submission, answers, submission.batch)
             await self._clean_up(submission, batch)
 
     def _drop(self, submission: Submission, reason: str) -> None:
@@ -408,9 +418,16 @@ class Submissions:
         self.notice(f"{submission.label}: parks {calls} again: {reason}")
 
     async def _end_unanswered(
-        self, submission: Submission, reason: str, *, is_billed: bool = True
+        self,
+        submission: Submission,
+        reason: str,
+        *,
+        is_billed: bool = True,
+        is_known: bool = True,
     ) -> None:
-        """Ends all calls of a submission whose answers nobody can read, with an error."""
+        """Ends all calls of a submission whose answers nobody can read, with an error. Unless
+        `is_known`, what has the id of its batch is another one, or gone.
+        """
         kind = "other" if is_billed else "bad_request"
 
         async def errors() -> AsyncIterator[BatchAnswer]:
@@ -418,11 +435,14 @@ class Submissions:
                 error = ProviderError(reason, kind=kind, maybe_billed=is_billed)
                 yield BatchAnswer(custom_id, error=error)
 
-        await self._collect(submission, errors())
+        await self._collect(submission, errors(), batch=submission.batch if is_known else None)
 
-    async def _collect(self, submission: Submission, answers: AsyncIterator[BatchAnswer]) -> None:
-        """Writes the answers of a batch that is over. Raises: ProviderError, if they cannot be
-        read, and nothing has changed then.
+    async def _collect(
+        self, submission: Submission, answers: AsyncIterator[BatchAnswer], batch: str | None
+    ) -> None:
+        """Writes the answers of a batch that is over. Without the id of its `batch`, nothing is
+        deleted at the provider. Raises: ProviderError, if they cannot be read, and nothing has
+        changed then.
         """
         path = self._answers_of(submission.number)
         tally = AnswerTally(submission, self._following, self.scrub)
@@ -440,6 +460,7 @@ class Submissions:
         self.log.add(
             submission.number,
             "collected",
+            batch=batch,
             answers_digest=digest,
             counts=dict(tally.counts),
             cost_usd=tally.cost_usd,

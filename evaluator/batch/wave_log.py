@@ -70,7 +70,8 @@ class Submission:
     `expires` is a Unix time, and so is `created`, when its id was known. `is_upload_begun`: the
     provider may have the file of requests.
     `counts` are its calls by their result; `cost_usd` is what the answers
-    cost, None if that is unknown.
+    cost, None if that is unknown. `reason`: why it ended; while it is created, why the answer to
+    that is wrong.
     """
 
     number: int

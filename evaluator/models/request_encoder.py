@@ -36,9 +36,12 @@ class RequestEncoder:
 
     def encode(self, request: ModelRequest, *, stream: bool) -> bytes:
         """The body of a request. Raises: ProviderError, for a value that is not JSON."""
+        values = _values(request)
         key = (
             stream,
-            _values(request),
+            values,
+            # 1, 1.0 and True are equal, and not the same JSON.
+            *map(type, values),
             request.tools and id(request.tools),
             request.stop and id(request.stop),
             bool(request.extra_body) and id(request.extra_body),

@@ -52,6 +52,9 @@ class TimeLimit:
         self.until = self._deadline
 
     def reset_idle(self) -> None:
+        if self._is_expired:
+            # A library may ignore the cancellation: the call is not cancelled again.
+            return
         idle_until = self._alarms.loop.time() + self._idle_timeout_s
         self.until = min(self._deadline, idle_until)
         self._alarms.set(self, self.until)

@@ -23,6 +23,7 @@ from evaluator.batch import (
 from evaluator.batch.wave_log import WaveLog
 from evaluator.errors import BatchDamaged
 from evaluator.models.anthropic_batches import AnthropicBatches
+from evaluator.models.gemini_batches import GeminiBatches
 from evaluator.models.openai_batches import OpenAIBatches
 from tests.batch.wave_driver import TWO, run_session, write_project
 from tests.provider_replies import last_prompt
@@ -276,6 +277,22 @@ def test_results_that_are_gone_may_have_been_billed(
     assert all(s.failure is not None and "is gone" in s.failure.message for s in result.results())
 
 
+@pytest.mark.parametrize("format", ALL_FORMATS)
+def test_a_running_batch_that_is_listed_is_not_gone(
+    server: ProviderServer, tmp_path: Path, format: str
+) -> None:
+    """As after its creation, where a provider answers from a copy of its data."""
+    server.takes_s = DAY_S / 2
+    batch = Batch(tmp_path / "b", server, format, rows=2)
+    batch.run(wait=False)
+    server.faults = [Fault("get", 404)]
+    batch.run(wait=False)
+    server.now += DAY_S
+    result = batch.run()
+    assert result.is_complete and answers(result) == {"r0": "1", "r1": "2"}
+    assert server.operations.count("create") == 1
+
+
 def test_past_the_deadline_what_runs_is_cancelled_and_the_rest_is_interactive(
     server: ProviderServer, tmp_path: Path
 ) -> None:
@@ -467,6 +484,50 @@ def test_a_batch_with_another_id_than_its_creation_said_is_found(
     assert result.is_complete and server.operations.count("create") == 1
     assert all(sample.failure is None for sample in result.results())
     assert server.twice == []
+
+
+def test_a_batch_whose_creation_was_answered_is_not_created_again_because_it_is_not_found(
+    server: ProviderServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server changes the name that a batch was created with."""
+    read: Any = getattr(GeminiBatches, "_read")  # noqa: B009
+
+    def read_changed(self: Any, data: Any) -> Any:
+        batch = read(self, data)
+        return replace(batch, tag=f"{batch.tag} (1)")
+
+    monkeypatch.setattr(GeminiBatches, "_read", read_changed)
+    batch = Batch(tmp_path / "b", server, "gemini")
+    with pytest.raises(UsageError, match="--unfinished repeat"):
+        batch.run(unfinished="stop")
+    told = batch.run(unfinished="tell")
+    assert told.is_complete and cost(told) is None
+    assert server.operations.count("create") == 1
+
+
+def test_another_batch_is_not_deleted_at_the_provider(
+    server: ProviderServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+    job = server.new_job([("foreign", body)], format="openai", metadata={"evaluator": "other"})
+    create: Any = OpenAIBatches.create
+
+    async def create_as(self: Any, *arguments: Any) -> Any:
+        return replace(await create(self, *arguments), id=job.id, tag=None, upload=None)
+
+    async def listed(self: Any) -> Any:
+        for batch in ():
+            yield batch
+
+    monkeypatch.setattr(OpenAIBatches, "create", create_as)
+    monkeypatch.setattr(OpenAIBatches, "listed", listed)
+    batch = Batch(tmp_path / "b", server, "openai")
+    for _ in range(2):
+        result = batch.run()
+        failures = [sample.failure for sample in result.results()]
+        assert all(each is not None and "is another batch" in each.message for each in failures)
+    assert server.operations.count("create") == 1
+    assert server.operations.count("delete") == 0
 
 
 def test_results_of_another_batch_are_not_asked_for_again(

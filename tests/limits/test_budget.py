@@ -167,6 +167,34 @@ def test_each_of_several_deadlines_ends_its_own_task_at_its_own_time() -> None:
     assert run(main()) == {20: 5, 10: 10, 30: 30, 40: 40, 7: 47}
 
 
+def test_the_deadline_of_a_task_that_has_ended_is_not_looked_at_when_a_budget_resumes() -> None:
+    root = Budget("the run", timeout_s=1000)
+    group = Budget("a group", timeout_s=50, parent=root)
+
+    async def wait(budget: Budget, start_s: int, end_s: int) -> None:
+        await asyncio.sleep(start_s)
+        with budget.paused():
+            await asyncio.sleep(end_s - start_s)
+
+    async def work(end_s: int) -> None:
+        await asyncio.sleep(1)
+        async with Budget("a task", timeout_s=90, parent=group).deadline():
+            await asyncio.sleep(end_s - 1)
+
+    async def main() -> None:
+        # When the time of the group would be up, at 50 s, its clock stands, and so does that above.
+        await asyncio.gather(wait(root, 0, 200), wait(group, 10, 100), work(60))
+        # Here its own time is up before the clocks run again.
+        waits = asyncio.gather(wait(root, 0, 200), wait(group, 10, 195))
+        with pytest.raises(TimeoutError):
+            await work(190)
+        await waits
+        assert not root.resume_callbacks
+        assert not group.resume_callbacks
+
+    run(main())
+
+
 def test_time_that_is_exactly_used_up_is_used_up(clock: Clock) -> None:
     budget = Budget("a task", timeout_s=10)
     clock.now += 9.999

@@ -49,6 +49,15 @@ def test_each_change_of_a_request_is_in_its_json() -> None:
         assert sent == request_body(PLAIN) | more
 
 
+def test_numbers_that_are_equal_are_sent_as_they_are() -> None:
+    encoder = RequestEncoder("max_tokens")
+    for number, text in ((1, b"1"), (1.0, b"1.0"), (True, b"true"), (0, b"0"), (0.0, b"0.0")) * 2:
+        for name in ("temperature", "top_p", "top_k", "seed", "max_output_tokens"):
+            field = name.replace("output_", "").encode()
+            sent = encoder.encode(replace(PLAIN, **{name: number}), stream=False)
+            assert b'"%b":%b,' % (field, text) in sent
+
+
 def test_many_tools_and_copies_of_an_encoder_are_no_confusion() -> None:
     encoder = RequestEncoder("max_tokens")
     for number in range(200):

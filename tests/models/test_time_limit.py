@@ -12,6 +12,7 @@ import pytest
 
 from evaluator import ProviderError
 from evaluator.models.time_limit import TimeLimit
+from tests.limits.virtual_time import run
 
 LONG_S = 600.0
 
@@ -104,6 +105,22 @@ def test_limits_nest_and_other_errors_pass_through() -> None:
         assert task.cancelling() == 0
 
     asyncio.run(main())
+
+
+def test_a_call_that_goes_on_after_its_limit_is_cancelled_once() -> None:
+    async def main() -> None:
+        task: Any = asyncio.current_task()
+        with TimeLimit(1.0, 1.0, answer=None) as limit:
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            limit.reset_idle()
+            await asyncio.sleep(5)
+            assert task.cancelling() == 1
+            limit.reset_idle()
+        assert task.cancelling() == 0
+        await asyncio.sleep(5)
+
+    run(main())
 
 
 class Answer:

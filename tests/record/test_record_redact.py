@@ -329,6 +329,14 @@ def test_a_secret_among_several_texts_is_found_in_any_encoding(name: str, before
         assert redactor.known == set(others)
 
 
+@each_case(("name", "end"), product(OTHER_ENCODINGS, ["", " ", "\t", " \t"]))
+def test_a_secret_at_the_end_of_a_text_is_found_whatever_text_follows(name: str, end: str) -> None:
+    redactor = Redactor({"MY_KEY": DUMPED})
+    text = OTHER_ENCODINGS[name]("x" * 20 + DUMPED).strip() + end
+    assert redactor.redact(text) != text
+    assert redactor.suspects_any([text, "another text &amp;"])
+
+
 @each_case(("name", "secret"), SHAPES)
 def test_what_is_shaped_like_a_secret_is_found_among_several_texts(name: str, secret: str) -> None:
     assert Redactor().suspects_any(["a", f"so:\n{secret}", "b"]), name
