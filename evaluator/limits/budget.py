@@ -49,7 +49,7 @@ class Deadline:
 
     async def __aenter__(self) -> asyncio.Timeout:
         timeout = await self._timeout.__aenter__()
-        self.ring()
+        self._start_waiting()
         return timeout
 
     async def __aexit__(
@@ -62,10 +62,14 @@ class Deadline:
         await self._timeout.__aexit__(kind, error, trace)
 
     def ring(self) -> None:
-        """Ends the task if its time is up, else sets the alarm to the nearest limit whose clock
-        runs. A paused budget calls this when it resumes.
-        """
+        """The nearest limit is reached, or a paused budget resumes."""
         self._stop_waiting()
+        self._start_waiting()
+
+    def _start_waiting(self) -> None:
+        """Ends the task if its time is up, else sets the alarm to the nearest limit whose clock
+        runs.
+        """
         paused: Budget | None = None
         remaining: float | None = None
         for scope in self._scopes:

@@ -14,6 +14,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, Literal, NamedTuple, cast
 
 from evaluator.errors import UsageError
+from evaluator.record.redact import BETWEEN_TEXTS, find_texts
 from evaluator.record.steps import (
     Header,
     Resumption,
@@ -23,7 +24,6 @@ from evaluator.record.steps import (
     Summary,
     plain_json,
 )
-from evaluator.record.texts import BETWEEN_TEXTS, find_texts
 from evaluator.store.owners import Owner
 
 EntryKind = Literal["header", "begin", "end", "note", "resume", "summary"]

@@ -9,6 +9,7 @@ from base64 import b64encode, urlsafe_b64encode
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, pairwise
+from math import isfinite
 from typing import Any, cast
 from urllib.parse import quote, quote_plus, unquote
 
@@ -21,7 +22,6 @@ from evaluator.record.encoded import (
     joined_lines,
     without_escapes,
 )
-from evaluator.record.texts import BETWEEN_TEXTS
 
 _NAME = Pattern(
     r"(?:^|_)(?:API_?KEYS?|KEY|KEYS|TOKEN|TOKENS|SECRET|SECRETS|PASS|PASSPHRASE|CREDENTIALS?"
@@ -98,6 +98,11 @@ _TRIGGERS = (
 _UNDERLINED = Pattern("_(?:(?<=gh[pousr]_)|(?<=github_pat_)|(?<=hf_))")
 # So much text is not searched again, as far as it consists of the same texts.
 _MAX_KNOWN_CHARS = 1_000_000
+BETWEEN_TEXTS = '"\n"'
+"""What texts are joined with to be searched at once: each is a line of its own, in quotes. So a
+dump of bytes begins where its text does, and no two texts look like one that is broken into lines.
+"""
+_SCALARS = frozenset({int, bool, type(None)})
 
 
 Search = tuple[str, Callable[..., re.Match[str] | None]]
@@ -304,6 +309,43 @@ class Redactor:
 
     def __repr__(self) -> str:
         return f"<Redactor of {len(set(self._names.values()))} secrets>"
+
+
+def find_texts(values: Iterable[Any], known: set[str] | frozenset[str], found: list[str]) -> bool:
+    """Adds the texts and keys in JSON values to `found`, except those of `known`. Returns: False,
+    if they have a number that is NaN or infinite, or a value of another type than those of JSON.
+    """
+    is_json = True
+    pending: list[Iterable[Any]] = [values]
+    # Values inside a value are added to the list while it is read.
+    for container in pending:
+        for value in container:
+            kind = type(value)
+            if kind is str:
+                if value not in known:
+                    found.append(value)
+            elif kind in _SCALARS:
+                continue
+            elif kind is dict:
+                if not known.issuperset(value):
+                    found += [key for key in value if isinstance(key, str)]
+                pending.append(value.values())
+            elif kind is list or kind is tuple:
+                if value:
+                    pending.append(value)
+            elif kind is float:
+                is_json = is_json and isfinite(value)
+            elif isinstance(value, list | tuple):
+                pending.append(cast("Iterable[Any]", value))
+            elif isinstance(value, Mapping):
+                mapping = cast("Mapping[Any, Any]", value)
+                found += [key for key in mapping if isinstance(key, str)]
+                pending.append(mapping.values())
+            elif isinstance(value, str):
+                found.append(str.__str__(value))
+            else:
+                is_json = False
+    return is_json
 
 
 def _has_trigger(text: str) -> bool:

@@ -26,6 +26,7 @@ from evaluator.files.atomic import NEW_FILE, lock, unlock
 from evaluator.record.encoding import milliseconds
 from evaluator.record.entries import Entry, EntryKind, Note, scrubbed, to_json
 from evaluator.record.journal import Journal, OpenFolders, Sync
+from evaluator.record.redact import find_texts
 from evaluator.record.segments import (
     ENDED,
     PackedStatus,
@@ -36,7 +37,6 @@ from evaluator.record.segments import (
     make_frame,
 )
 from evaluator.record.steps import FinalStatus, Header, Scrub, Summary
-from evaluator.record.texts import find_texts
 from evaluator.store.owners import current_owner, owner_text
 
 # Bounds the index in memory, and what is read again after a kill.

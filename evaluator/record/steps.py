@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, cast
 from evaluator.errors import RecordError, UsageError
 from evaluator.fields import JsonForm, to_dict
 from evaluator.lazy_dataclass import frozen
-from evaluator.record.texts import BETWEEN_TEXTS, find_texts
+from evaluator.record.redact import BETWEEN_TEXTS, find_texts
 from evaluator.store.owners import Owner
 
 FORMAT_VERSION = 2
