@@ -9,15 +9,15 @@ subclasses), the standard encoder writes the value.
 from __future__ import annotations
 
 import codecs
-import json
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from json import encoder
+from typing import Any
 
 import orjson
 
 from evaluator.record.steps import json_pieces
 
-_quoted = cast("Callable[[str], str]", json.encoder.encode_basestring_ascii)  # type: ignore[attr-defined]
+_quoted: Any = encoder.encode_basestring_ascii
 _ESCAPES = "evaluator-json-escapes"
 _PLAIN = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS
 _SMALLEST_PLAIN = 1e-4
