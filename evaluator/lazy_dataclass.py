@@ -15,15 +15,14 @@ instances is equal. Type checkers see the standard decorator.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import operator
 import reprlib
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, FrozenInstanceError
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform, overload
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform, overload
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
@@ -55,32 +54,9 @@ _FEW = 10
 """Instances made before `__init__` is compiled, which takes as long as making forty of them."""
 
 
-@dataclasses.dataclass(init=False, repr=False, eq=False)
-class _Sample:
-    """Has what only the standard library makes."""
-
-    field: object
-    variable: ClassVar[object]
-
-
-_SAMPLES: Mapping[str, Any] = _Sample.__dataclass_fields__  # type: ignore[attr-defined]
+_NOT_PLAIN = ("ClassVar", "InitVar", "KW_ONLY")
 # The methods with which a class says itself how it is made again.
-_OWN_WAY = ("__init__", "__new__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__")
-# The marks of a field and of a class variable.
-_FIELD = _SAMPLES["field"]._field_type
-_VARIABLE = _SAMPLES["variable"]._field_type
-# What `copy.replace` calls, from Python 3.13 on.
-_REPLACE: Any = vars(_Sample).get("__replace__")
-
-
-@functools.cache
-def _params(**options: bool) -> Any:
-    """`__dataclass_params__` for these options; this version of Python may not have all of them."""
-    params: Any = copy.copy(_Sample.__dataclass_params__)  # type: ignore[attr-defined]
-    for name, value in {"init": True, "repr": True, **options}.items():
-        if hasattr(params, name):
-            setattr(params, name, value)
-    return params
+_OWN_WAY = {"__init__", "__new__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__"}
 
 
 def _make(
@@ -91,79 +67,92 @@ def _make(
     eq: bool = True,
     order: bool = False,
     weakref_slot: bool = False,
-    kw_only: bool = False,
+    **options: bool,
 ) -> type:
-    own = vars(cls)
-    declared = _own_fields(cls, kw_only=kw_only)
-    known = _inherited_fields(cls, is_frozen=frozen) | declared
-    names: list[str] = []
-    compared: list[str] = []
-    shown: list[str] = []
-    for field in known.values():
-        if field._field_type is _FIELD:
-            names.append(field.name)
-            if field.compare:
-                compared.append(field.name)
-            if field.repr:
-                shown.append(field.name)
-    positional = _positional(known.values())
+    own = set(vars(cls))
+    made: Any = _with_fields(cls, frozen=frozen, **options)
+    params = made.__dataclass_params__
+    params.init = params.repr = True
+    params.eq = eq
+    params.order = order
+    params.frozen = frozen
+    if hasattr(params, "slots"):  # from Python 3.12 on
+        params.slots = slots
+        params.weakref_slot = weakref_slot
+    fields = dataclasses.fields(made)
+    names = [field.name for field in fields]
     values = _values(names)
-    compared_values = values if compared == names else _values(compared)
+    compared = _values([field.name for field in fields if field.compare])
     init = _Init(is_direct=frozen)
-    members: dict[str, Any] = {
+    methods: dict[str, Any] = {
         "__init__": init,
-        "__repr__": _repr(shown),
-        "__match_args__": tuple(positional),
+        "__repr__": _repr([field.name for field in fields if field.repr]),
     }
-    if _REPLACE is not None:
-        members["__replace__"] = _REPLACE
     if eq:
-        members["__eq__"] = _comparison(operator.eq, compared_values)
-        members["__hash__"] = _hash(compared_values) if frozen else None
+        methods["__eq__"] = _comparison(operator.eq, compared)
+        methods["__hash__"] = _hash(compared) if frozen else None
     if order:
         for compare in (operator.lt, operator.le, operator.gt, operator.ge):
-            members[f"__{compare.__name__}__"] = _comparison(compare, compared_values)
+            methods[f"__{compare.__name__}__"] = _comparison(compare, compared)
     if frozen and slots:
-        members["__getstate__"] = _get_state(values)
-        members["__setstate__"] = _set_state(names)
-    for name in members.keys() & own.keys():
-        del members[name]
+        methods["__getstate__"] = _get_state(values)
+        methods["__setstate__"] = _set_state(names)
+    methods = {name: method for name, method in methods.items() if name not in own}
     if frozen:
-        members["__setattr__"] = _refuse_to_set
-        members["__delattr__"] = _refuse_to_delete
-    if not own["__doc__"]:
-        members["__doc__"] = cls.__name__
-    members["__dataclass_fields__"] = known
-    members["__dataclass_params__"] = _params(
-        frozen=frozen,
-        slots=slots,
-        eq=eq,
-        order=order,
-        weakref_slot=weakref_slot,
-        kw_only=kw_only,
-    )
-    made: Any = cls
+        methods["__setattr__"] = _refuse_to_set
+        methods["__delattr__"] = _refuse_to_delete
     if slots:
-        made = _with_slots(cls, names, members, has_weakref=weakref_slot)
+        made = _with_slots(made, names, methods, has_weakref=weakref_slot)
     else:
-        _set_defaults(cls, declared)
-        for name, member in members.items():
-            setattr(cls, name, member)
+        for name, method in methods.items():
+            setattr(made, name, method)
     init.cls = made
-    is_simple = positional == names and own.keys().isdisjoint(_OWN_WAY) and not _has_post_init(cls)
-    if frozen and slots and is_simple:
+    is_simple = _positional(fields) == names and own.isdisjoint(_OWN_WAY)
+    if frozen and slots and is_simple and not hasattr(made, "__post_init__"):
         made.__reduce_ex__ = _reduction(made, values)
     return made
 
 
-def _positional(fields: Iterable[Any]) -> list[str]:
+def _with_fields(cls: type, *, frozen: bool, **options: bool) -> type:
+    """The class with what the standard decorator makes of its annotations, and without methods.
+    Raises: TypeError or ValueError, for what it refuses, and for an `InitVar`.
+    """
+    if not cls.__doc__:
+        cls.__doc__ = cls.__name__  # otherwise the signature is inspected for it
+    # It compares `frozen` with that of the bases, and compiles two functions for a frozen class.
+    standard: Any = dataclasses.dataclass(
+        init=False,
+        repr=False,
+        eq=False,
+        frozen=frozen and dataclasses.is_dataclass(cls),
+        **options,
+    )
+    annotations: dict[str, Any] = vars(cls).get("__annotations__", {})
+    words = " ".join(map(str, annotations.values()))
+    is_plain = not any(word in words for word in _NOT_PLAIN)
+    if annotations and is_plain:
+        # The decorator would parse each annotation three times, to find these words.
+        cls.__annotations__ = dict.fromkeys(annotations, object)
+    made: Any = standard(cls)
+    if annotations and is_plain:
+        made.__annotations__ = annotations
+        for name, annotation in annotations.items():
+            made.__dataclass_fields__[name].type = annotation
+    names = {field.name for field in dataclasses.fields(made)}
+    for name, annotation in annotations.items():
+        if name not in names and "InitVar" in str(annotation):
+            raise TypeError(f"field {name!r} is an InitVar, which is not supported")
+    return made
+
+
+def _positional(fields: Iterable[dataclasses.Field[Any]]) -> list[str]:
     """The names of the arguments of `__init__` that are not by name only. Raises: TypeError, if
     one without a default follows one that has a default.
     """
     names: list[str] = []
     optional = None
     for field in fields:
-        if field._field_type is _FIELD and field.init and not field.kw_only:
+        if field.init and not field.kw_only:
             if not _is_without_default(field):
                 optional = field.name
             elif optional is not None:
@@ -174,101 +163,10 @@ def _positional(fields: Iterable[Any]) -> list[str]:
     return names
 
 
-def _inherited_fields(cls: type, *, is_frozen: bool) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for base in cls.__mro__[-2:0:-1]:
-        if dataclasses.is_dataclass(base):
-            fields.update(base.__dataclass_fields__)
-            if base.__dataclass_params__.frozen and not is_frozen:  # type: ignore[attr-defined]
-                raise TypeError("cannot inherit non-frozen dataclass from a frozen one")
-            if is_frozen and not base.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-                raise TypeError("cannot inherit frozen dataclass from a non-frozen one")
-    return fields
-
-
-def _own_fields(cls: type, *, kw_only: bool) -> dict[str, Any]:
-    """The fields that the annotations of a class declare, and its class variables, by name."""
-    own = vars(cls)
-    annotations: dict[str, Any] = own.get("__annotations__", {})
-    inherits = cls.__bases__ != (object,)
-    is_plain = True
-    variables: set[str] = set()
-    fields: dict[str, Any] = {}
-    for name, annotation in annotations.items():
-        field: Any = own.get(name, MISSING)
-        if field is MISSING and inherits:
-            field = getattr(cls, name, MISSING)
-        if isinstance(field, types.MemberDescriptorType):
-            field = MISSING
-        if not isinstance(field, dataclasses.Field):
-            field = dataclasses.field(default=field)
-        field.name = name
-        field.type = annotation
-        fields[name] = field
-        if type(annotation) is not str:
-            is_plain = False
-        elif annotation.startswith("ClassVar["):
-            variables.add(name)
-        elif field.default.__class__.__hash__ is None:
-            is_plain = False
-    if is_plain:
-        words = " ".join(annotations.values())
-        is_plain = (
-            words.count("ClassVar") == len(variables)
-            and "InitVar" not in words
-            and "KW_ONLY" not in words
-        )
-    for name, value in own.items():
-        if isinstance(value, dataclasses.Field) and (name not in fields or name in variables):
-            is_plain = False
-    if not is_plain:
-        return _standard_fields(cls, fields, kw_only=kw_only)
-    # What the standard decorator does with a field. It would parse each annotation three times.
-    for name, field in fields.items():
-        if name in variables:
-            field._field_type = _VARIABLE
-            continue
-        field._field_type = _FIELD
-        if field.kw_only is MISSING:
-            field.kw_only = kw_only
-    return fields
-
-
-def _standard_fields(cls: type, fields: dict[str, Any], *, kw_only: bool) -> dict[str, Any]:
-    """What the standard decorator makes of these fields. Raises: TypeError or ValueError, if they
-    are invalid.
-    """
-    own = vars(cls)
-    names = ("__module__", "__annotations__", "__doc__")
-    namespace = {
-        name: value
-        for name, value in own.items()
-        if name in names or isinstance(value, dataclasses.Field)
-    }
-    standard = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)
-    sample: Any = standard(type(cls.__name__, (), namespace | fields))
-    _set_defaults(cls, fields)
-    made: dict[str, Any] = sample.__dataclass_fields__
-    for name, field in made.items():
-        if field._field_type not in (_FIELD, _VARIABLE):
-            raise TypeError(f"field {name!r} is an InitVar, which is not supported")
-    return made
-
-
-def _set_defaults(cls: type, fields: dict[str, Any]) -> None:
-    """The attributes of a class are the defaults of its fields, instead of the fields."""
-    for name, field in fields.items():
-        if vars(cls).get(name) is field:
-            if field.default is MISSING:
-                delattr(cls, name)
-            else:
-                setattr(cls, name, field.default)
-
-
 def _with_slots(
-    cls: type, names: Sequence[str], members: dict[str, Any], *, has_weakref: bool
+    cls: type, names: Sequence[str], methods: dict[str, Any], *, has_weakref: bool
 ) -> type:
-    """The class again, with slots for the fields that no base has a slot for, and these members."""
+    """The class again, with slots for the fields that no base has a slot for, and these methods."""
     left_out = {*names, "__dict__", "__weakref__"}
     inherited: set[str] = set()
     for base in cls.__mro__[1:-1]:
@@ -278,15 +176,10 @@ def _with_slots(
             inherited.add("__weakref__")
     slots = [*names, "__weakref__"] if has_weakref else names
     namespace = {name: value for name, value in vars(cls).items() if name not in left_out}
-    namespace |= members
+    namespace |= methods
     namespace["__qualname__"] = cls.__qualname__
     namespace["__slots__"] = tuple([name for name in slots if name not in inherited])
     return type(cls)(cls.__name__, cls.__bases__, namespace)
-
-
-def _has_post_init(cls: type) -> bool:
-    """`hasattr` is slow where the attribute is missing."""
-    return any("__post_init__" in vars(base) for base in cls.__mro__)
 
 
 class _Init:

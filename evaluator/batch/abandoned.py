@@ -66,7 +66,7 @@ def still_abandoned(
     runs: Iterable[Any], folder: BatchFolder, besides: Iterable[Mapping[str, Any]] = ()
 ) -> list[Any]:
     """Those of the `abandoned_runs` in a manifest that no result has continued since, as where a
-    removed row is back, without those `besides`. What is no such run stays.
+    removed row is back, without those `besides`. Entries that are not such runs are kept.
     """
     found = [(run, _label_and_task(run)) for run in runs]
     left = set(_without_line([key for _, key in found if key is not None], folder))

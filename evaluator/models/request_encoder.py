@@ -53,10 +53,8 @@ class RequestEncoder:
             raise ProviderError(f"the request is not JSON: {exc}", kind="bad_request") from exc
         if known is None:
             known = self._add(key, request, stream=stream)
-        has_numbers = False
-        for message in request.messages:
-            if message.thinking:
-                has_numbers = True
+        # Nothing else in a message may be NaN, which takes a search.
+        has_numbers = any(message.thinking for message in request.messages)
         messages = encode_json(message_bodies(request.messages), has_numbers)
         return b'%b,"messages":%b}' % (known[0], messages)
 
