@@ -19,13 +19,7 @@ from evaluator.errors import ProviderError
 from evaluator.errors.messages import json_problem
 from evaluator.errors.results import Usage
 from evaluator.models.attachments import Attachment, with_unsent
-from evaluator.models.backend import (
-    FinishReason,
-    Message,
-    ModelRequest,
-    ModelResponse,
-    ToolCall,
-)
+from evaluator.models.backend import FinishReason, Message, ModelRequest, ModelResponse, ToolCall
 from evaluator.models.failures import clean, error_in_body, malformed
 from evaluator.models.logprobs import TokenLogprob, read_chat, read_completion_tokens
 from evaluator.models.structured import response_format
