@@ -314,6 +314,12 @@ class Journal:
         self.flush()
         return True
 
+    async def flush_together(self) -> None:
+        """As `flush`, for tasks of an event loop that may share a write. A cancellation does not
+        prevent it.
+        """
+        self.flush()
+
     def sync(self) -> None:
         """Waits until what was flushed is on the disk itself, whatever the policy. From any thread.
 
@@ -339,11 +345,12 @@ class Journal:
 
         Raises: RecordError; the file then stays with the active ones.
         """
-        self.write_summary(summary)
+        self.add_summary(summary)
+        self.flush()
         self.settle(summary.status)
 
-    def write_summary(self, summary: Summary) -> None:
-        """The first half of `close`. Raises: RecordError."""
+    def add_summary(self, summary: Summary) -> None:
+        """Adds the end of the task; once it is flushed, `settle` follows. Raises: RecordError."""
         if self._failure is not None:
             raise self._refusal(self._failure)
         if isinstance(summary.result, dict):
@@ -358,13 +365,12 @@ class Journal:
             result = {key: value for key, value in summary.result.items() if key != "content"}
             summary = replace(summary, result=result)
         self._add("summary", number or 0, (summary,))
-        self.flush()
 
     def settle(self, status: FinalStatus) -> None:
         """Writes the status into the title, moves the file to the folder of finished tasks and
         releases it. May be called from another thread.
 
-        The second half of `close`, also for a file whose writer was killed in between. Raises as
+        The last part of `close`, also for a file whose writer was killed in between. Raises as
         `close`.
         """
         folders = self._folders

@@ -1,9 +1,11 @@
 """Appends to a segment: one file for all tasks that this process begins (see `segments`).
 
 A `SegmentJournal` is the journal of one of these tasks. Its promises are those of `Journal`, with
-two differences. Unless each step is synced, the end of a step is written with what follows it in
-the same turn of the event loop: nothing outside this process can depend on it earlier, and most
-tasks need two writes. And one sync is enough for all tasks that wait for the disk.
+two differences. What the tasks of one turn of the event loop add is written together, in one write
+of a frame for each; a task waits for it before a step takes effect, and before its result is used.
+Unless each step is synced, the end of a step is not waited for: nothing outside this process can
+depend on it before the next step begins or the task ends. And one sync is enough for all tasks that
+wait for the disk.
 
 A task that ends, fails or is given up never continues in its segment: a later run of it gets a file
 of its own, with a copy of its records (`TaskStore.reopen`).
@@ -16,7 +18,7 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,8 @@ from evaluator.store.owners import current_owner, owner_text
 MAX_TASKS = 10_000
 MAX_BYTES = 64_000_000
 _NONE: frozenset[str] = frozenset()
+TaskFrame = tuple[PackedStatus, int, bytes]
+"""The next bytes of a task: its status after them, its id, and the bytes."""
 
 
 class Segment:
@@ -76,7 +80,7 @@ class Segment:
         try:
             owner = owner_text(current_owner())
             first = f"# Segment {number}\n\n<!-- owner {owner} -->\n".encode()
-            self._write("segment", number, first)
+            self._write([("segment", number, first)])
         except BaseException:
             with contextlib.suppress(OSError):
                 disk.unlink(name, dir_fd=folder_fd)
@@ -95,8 +99,8 @@ class Segment:
             self._open.add(task_id)
 
     def flush_later(self, journal: SegmentJournal) -> bool:
-        """Flushes the journal at the end of this turn of the event loop, as those of other tasks.
-        False, if another event loop has journals to flush.
+        """Flushes the journal after this turn of the event loop, with those of other tasks and
+        before any of them continues. False, if another event loop has journals to flush.
         """
         loop = asyncio.get_running_loop()
         with self._writing:
@@ -111,23 +115,40 @@ class Segment:
 
     def _flush_all(self) -> None:
         with self._writing:
-            journals = self._later
+            journals = [journal for journal in self._later if journal.is_pending]
             self._later = {}
             self._loop = None
-        for journal in journals:
-            journal.flush_quietly()
+        if journals:
+            self.flush(journals)
 
-    def append(self, task_id: int, data: bytes, status: PackedStatus) -> None:
-        """Writes the next bytes of a task, as one frame in one write.
-
-        Raises: OSError, if the disk is full or fails; the file then ends where it ended before.
+    def flush(self, journals: Sequence[SegmentJournal]) -> None:
+        """Writes a frame for each of the journals, all in one write. Where it fails, the file ends
+        where it ended before, and the journals have failed.
         """
+        try:
+            self.append([journal.next_frame() for journal in journals])
+        except OSError as error:
+            for journal in journals:
+                journal.fail_flush(error)
+        else:
+            for journal in journals:
+                journal.end_flush()
+
+    def release(self, task_id: int) -> None:
+        """Writes that a task that has not ended does not continue here."""
+        # If it cannot be written, the task is released with the end of this process.
+        with contextlib.suppress(OSError):
+            self.append([("released", task_id, b"")])
+
+    def append(self, frames: Sequence[TaskFrame]) -> None:
+        """Writes the next bytes of each of these tasks. Raises: OSError."""
         with self._writing:
-            start = self._write(status, task_id, data)
-            task = self._tasks[task_id]
-            task.status = status
-            if data:
-                task.places += (start, len(data))
+            offsets = self._write(frames)
+            for (status, task_id, data), offset in zip(frames, offsets, strict=True):
+                task = self._tasks[task_id]
+                task.status = status
+                if data:
+                    task.places += (offset, len(data))
 
     def end(self, task_id: int) -> None:
         """Nothing more of the task is written. The last one of a closing segment closes it."""
@@ -174,7 +195,7 @@ class Segment:
                 self.sync()
                 last = max(self._tasks)
                 body = index_body(self._tasks, self._size, last)
-                self._write("index", len(self._tasks), body)
+                self._write([("index", len(self._tasks), body)])
                 if self._durable >= 0:
                     self.sync()
             else:
@@ -194,8 +215,8 @@ class Segment:
         if self._failure is not None:
             raise self._failure
 
-    def _write(self, kind: str, number: int, data: bytes) -> int:
-        """Writes a frame. Returns: the offset of its data."""
+    def _write(self, frames: Sequence[tuple[str, int, bytes]]) -> list[int]:
+        """Writes frames of a kind, a number and data. Returns: the offset of the data of each."""
         if self._failure is not None:
             raise self._failure
         if self._fd < 0:
@@ -205,12 +226,22 @@ class Segment:
             raise OSError(errno.ENOENT, "the segment was removed while it was written")
         if status.st_size != self._size:
             raise OSError(errno.EIO, "the segment was changed while it was written")
-        head, chain = frame_head(kind, number, data, self._chain)
-        frame = head + data
+        chain = self._chain
+        end = self._size
+        pieces: list[bytes] = []
+        offsets: list[int] = []
+        for kind, number, data in frames:
+            head, chain = frame_head(kind, number, data, chain)
+            pieces += (head, data)
+            end += len(head)
+            offsets.append(end)
+            end += len(data)
+        content = b"".join(pieces)
         done = 0
         try:
-            while done < len(frame):
-                written = disk.pwrite(self._fd, frame[done:] if done else frame, self._size + done)
+            while done < len(content):
+                rest = content[done:] if done else content
+                written = disk.pwrite(self._fd, rest, self._size + done)
                 if written == 0:
                     raise OSError(errno.EIO, "nothing was written")
                 done += written
@@ -219,10 +250,9 @@ class Segment:
             with contextlib.suppress(OSError):
                 disk.ftruncate(self._fd, self._size)
             raise
-        start = self._size + len(head)
-        self._size += len(frame)
+        self._size = end
         self._chain = chain
-        return start
+        return offsets
 
 
 _Arguments = tuple[EntryKind, int, tuple[Any, ...], str | None, Note | None]
@@ -232,7 +262,18 @@ _Arguments = tuple[EntryKind, int, tuple[Any, ...], str | None, Note | None]
 class SegmentJournal(Journal):
     """The journal of one task in a segment."""
 
-    __slots__ = ("_key", "_known", "_packed", "_segment", "_signature", "_status", "_texts_packed")
+    __slots__ = (
+        "_error",
+        "_key",
+        "_known",
+        "_next_signature",
+        "_next_size",
+        "_packed",
+        "_segment",
+        "_signature",
+        "_status",
+        "_texts_packed",
+    )
 
     def __init__(
         self,
@@ -249,8 +290,12 @@ class SegmentJournal(Journal):
         self._segment = segment
         self._status: PackedStatus = "running"
         self._key: bytes | None = None
-        # That of the task's last frame.
+        # That of the task's last frame, and of the one that is being written, with its size.
         self._signature = b""
+        self._next_signature = b""
+        self._next_size = 0
+        # Why the last flush failed, until it is raised.
+        self._error: RecordError | None = None
         # What the next flush writes, and the texts in it that may hold a secret.
         self._packed: list[tuple[_Arguments, bytes]] = []
         self._texts_packed: list[str] = []
@@ -273,38 +318,61 @@ class SegmentJournal(Journal):
         """The segment."""
         return self._segment.path
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether there is something to write, and it can be written."""
+        return bool(self._packed) and self._failure is None
+
     def flush_end(self) -> bool:
         if self.policy != "step" and self._segment.flush_later(self):
             return False
         self.flush()
         return True
 
+    async def flush_together(self) -> None:
+        if self._segment.flush_later(self):
+            try:
+                await asyncio.sleep(0)
+            except BaseException:
+                # Who stops the task gets that, also where the write fails.
+                with contextlib.suppress(RecordError):
+                    self.flush()
+                raise
+        self.flush()
+
     def flush(self) -> None:
+        if self.is_pending:
+            self._segment.flush([self])
+        if self._error is not None:
+            error = self._error
+            self._error = None
+            raise error
         if self._failure is not None:
             raise self._refusal(self._failure)
-        if not self._packed:
-            return
+
+    def next_frame(self) -> TaskFrame:
+        """The frame of what was added since the last one."""
         body = b",".join([data for _, data in self._packed])
         scrub = self._scrub
         if scrub is not None and scrub.suspects_any(self._texts_packed):
             entries = [scrubbed(Entry(*entry), scrub) for entry, _ in self._packed]
             body = b",".join([to_json(*entry, _NONE, []) for entry in entries])
-        frame, self._signature = make_frame(body, self._signature, self._key)
-        try:
-            self._segment.append(self.id, frame, self._status)
-        except OSError as error:
-            self._status = "running"
-            raise self._fail("write to", error) from error
-        self._offset += len(frame)
+        frame, self._next_signature = make_frame(body, self._signature, self._key)
+        self._next_size = len(frame)
+        return self._status, self.id, frame
+
+    def end_flush(self) -> None:
+        """The next frame was written."""
+        self._signature = self._next_signature
+        self._offset += self._next_size
         self._packed.clear()
         self._texts_packed.clear()
 
-    def flush_quietly(self) -> None:
-        """As `flush`, unless the journal is closed or has failed."""
-        if self._fd >= 0 and self._failure is None:
-            # The next call of the journal raises it again.
-            with contextlib.suppress(RecordError):
-                self.flush()
+    def fail_flush(self, error: OSError) -> None:
+        """The next frame could not be written; the next call raises why."""
+        self._status = "running"
+        self._error = self._fail("write to", error)
+        self._error.__cause__ = error
 
     def sync(self) -> None:
         if self._fd < 0:
@@ -316,9 +384,9 @@ class SegmentJournal(Journal):
         except OSError as error:
             raise self._fail("sync", error) from error
 
-    def write_summary(self, summary: Summary) -> None:
+    def add_summary(self, summary: Summary) -> None:
         self._status = summary.status
-        super().write_summary(summary)
+        super().add_summary(summary)
 
     def settle(self, status: FinalStatus) -> None:
         if self.policy != "off":
@@ -351,7 +419,5 @@ class SegmentJournal(Journal):
         self._failure = why
         self._packed.clear()
         if self._offset and self._status not in ENDED:
-            # If it cannot be written, the task is released with the end of this process.
-            with contextlib.suppress(OSError):
-                self._segment.append(self.id, b"", "released")
+            self._segment.release(self.id)
         self._segment.end(self.id)

@@ -12,6 +12,7 @@ cost little more than one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVarTuple
@@ -21,12 +22,14 @@ from evaluator.record.entries import Note
 from evaluator.record.journal import Journal, now
 from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
 from evaluator.record.steps import (
+    NOT_RUN,
     FixedPart,
     Scrub,
     StepEnd,
     StepKind,
     StepStart,
     Summary,
+    abort_reason,
     fingerprint,
 )
 
@@ -174,9 +177,17 @@ class StepLog:
                 custom_id=custom_id,
             )
         )
-        journal.flush()
-        if journal.policy == "step":
-            await _run_in_disk_thread(journal.sync)
+        try:
+            await journal.flush_together()
+            if journal.policy == "step":
+                await _run_in_disk_thread(journal.sync)
+        except RecordError:
+            raise
+        except BaseException:
+            # The effect does not follow.
+            with contextlib.suppress(RecordError):
+                self.abort(number, "", 0.0, abort_reason(NOT_RUN, "stopped before it was made"))
+            raise
         return number
 
     async def begin_file(self) -> None:
@@ -285,7 +296,14 @@ class StepLog:
         """`Journal.close`; it waits for the disk in a thread. Raises: RecordError, as it does."""
         if self.journal is None:
             return
-        self.journal.write_summary(summary)
+        self.journal.add_summary(summary)
+        try:
+            await self.journal.flush_together()
+        except (asyncio.CancelledError, GeneratorExit):
+            # The task has ended: it is not to end again, as one that was stopped.
+            with contextlib.suppress(RecordError):
+                self.journal.settle(summary.status)
+            raise
         if self.journal.policy == "off":
             self.journal.settle(summary.status)
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import errno
 import json
@@ -11,7 +10,6 @@ import os
 import subprocess
 import sys
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -179,8 +177,7 @@ def test_a_segment_of_an_earlier_version_has_markdown_and_is_read(tmp_path: Path
     for number, status in ((1, "completed"), (2, "failed"), (3, "released")):
         data = store.content_of(number)
         old.begin(number, None)
-        old.append(number, data[:700], "running")
-        old.append(number, data[700:], status)  # type: ignore[arg-type]
+        old.append([("running", number, data[:700]), (status, number, data[700:])])  # type: ignore[list-item]
     reader = TaskStore(tmp_path / "old")
     for number in (1, 2, 3):
         assert reader.content_of(number) == store.content_of(number)
@@ -564,43 +561,3 @@ def test_a_segment_is_synced_before_its_index(
     monkeypatch.setattr(disk, "fdatasync", sync)
     store.close()
     assert changes[:2] == ["sync", "index"]
-
-
-def test_ends_of_steps_are_written_at_the_end_of_the_turn_and_at_once_for_another_event_loop(
-    tmp_path: Path,
-) -> None:
-    store = TaskStore(tmp_path, is_packed=True)
-    journals = [begin(store) for _ in range(5)]
-    segment = segment_of(store)
-
-    def frames() -> int:
-        return segment.read_bytes().count(b'["end",')
-
-    async def end_steps(*numbers: int) -> list[bool]:
-        for number in numbers:
-            journals[number].end(1, StepEnd("success", {"content": TEXT}, 0.1))
-        return [journals[number].flush_end() for number in numbers]
-
-    async def main() -> None:
-        assert await end_steps(0, 1) == [False, False]
-        with ThreadPoolExecutor(1) as threads:
-            assert threads.submit(asyncio.run, end_steps(2)).result() == [True]
-        assert frames() == 1
-        await asyncio.sleep(0)
-        assert frames() == 3
-
-    asyncio.run(main())
-    # A loop that ends before the end of its turn.
-    loop = asyncio.new_event_loop()
-    ending = loop.create_task(end_steps(3))
-    loop.call_soon(loop.stop)
-    loop.run_forever()
-    loop.close()
-    assert ending.result() == [False]
-    assert asyncio.run(end_steps(4)) == [False]
-    assert frames() == 4
-    for journal in journals:
-        journal.close(summary(journal))
-    store.close()
-    assert frames() == 5
-    assert {TaskStore(tmp_path).read(journal.id).status for journal in journals} == {"completed"}

@@ -138,7 +138,7 @@ def test_records_that_this_user_did_not_write_are_not_trusted_whatever_they_hold
     segment = Segment(path.parent, folder, 1)
     os.close(folder)
     segment.begin(1, None)
-    segment.append(1, f'["{signature}",{frame}]\n'.encode(), "running")
+    segment.append([("running", 1, f'["{signature}",{frame}]\n'.encode())])
     segment.end(1)
     segment.close()
     if not is_closed:

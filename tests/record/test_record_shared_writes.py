@@ -1,0 +1,154 @@
+"""Tasks that take turns in one event loop share the writes to their segment."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator import RecordError, TaskStore, disk
+from evaluator.errors import RecordNotWritten
+from evaluator.record.journal import Journal
+from evaluator.record.recorded_steps import RecordedSteps
+from evaluator.record.step_log import StepLog
+from evaluator.record.steps import StepEnd, StepStart, Summary
+
+TEXT = "The ferry leaves at six. " * 3
+
+
+def summary(journal: Journal, status: str = "completed") -> Summary:
+    result = {"status": "COMPLETE", "content": TEXT}
+    return Summary(status, journal.steps, 0, 0.5, {"turns": 1}, result)  # type: ignore[arg-type]
+
+
+def begin(store: TaskStore) -> Journal:
+    journal = store.create("do it", {"text": TEXT})
+    journal.begin(StepStart("turn[1]", "model", "m", {"content": TEXT}, "f"))
+    journal.flush()
+    return journal
+
+
+def segment_of(store: TaskStore) -> Path:
+    (path,) = store.root.glob("segments/SEGMENT-*.md")
+    return path
+
+
+def test_tasks_of_one_turn_of_the_loop_share_a_write_and_a_full_disk_fails_them_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = TaskStore(tmp_path / "tasks", is_packed=True)
+    begin(store).abandon()
+    writes: list[bytes] = []
+    real = disk.pwrite
+
+    def pwrite(fd: int, data: bytes, offset: int) -> int:
+        writes.append(data)
+        if len(writes) > 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(fd, data, offset)
+
+    async def evaluated(number: int) -> int:
+        log = StepLog(store.create("do it"))
+        step = await log.begin("turn[1]", "model", "m", {"content": f"call {number}"}, "f")
+        # What follows is the call: the task and its step are in the file.
+        assert f"call {number}".encode() in segment_of(store).read_bytes()
+        await log.succeed(step, {"content": f"answer {number}"}, 0.1)
+        await log.close(Summary("completed", 1, 0, 0.5, {"turns": 1}, {"status": "COMPLETE"}))
+        assert f"answer {number}".encode() in segment_of(store).read_bytes()
+        return number
+
+    async def main(count: int) -> list[Any]:
+        calls = [evaluated(number) for number in range(count)]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    monkeypatch.setattr(disk, "pwrite", pwrite)
+    assert asyncio.run(main(5)) == [0, 1, 2, 3, 4]
+    assert [data.count(b"<!-- ") for data in writes] == [5, 5]
+    errors = asyncio.run(main(2))
+    assert [type(error) for error in errors] == [RecordNotWritten] * 2
+    assert all("No space left on device; free space" in str(error) for error in errors), errors
+    assert len(writes) == 3
+    store.close()
+    reader = TaskStore(store.root)
+    assert reader.damage() == []
+    assert [task.status for task in reader.list()].count("completed") == 5
+
+
+@pytest.mark.parametrize("moment", ["begin", "close"])
+def test_a_task_that_is_stopped_while_it_waits_for_the_write_has_one_end(
+    tmp_path: Path, moment: str
+) -> None:
+    store = TaskStore(tmp_path / "tasks", is_packed=True)
+    journal = store.create("do it")
+    log = StepLog(journal)
+
+    async def main() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if moment == "begin":
+            task.cancel()
+        step = await log.begin("turn[1]", "model", "m", {"content": TEXT}, "f")
+        await log.succeed(step, {"content": TEXT}, 0.1)
+        task.cancel()
+        await log.close(summary(journal))
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(main())
+    if moment == "begin":
+        journal.close(summary(journal, "aborted"))
+        expected = ("aborted", "aborted", "timeout.not_run — stopped before it was made")
+    else:
+        with pytest.raises(RecordError, match="is closed"):
+            journal.close(summary(journal, "aborted"))
+        expected = ("completed", "success", None)
+    store.close()
+    recording = TaskStore(store.root).read(journal.id)
+    (step,) = recording.steps
+    assert step.end is not None
+    assert (recording.status, step.status, step.end.error) == expected
+    assert RecordedSteps(recording).interrupted_models() == []
+
+
+def test_ends_of_steps_are_written_at_the_end_of_the_turn_and_at_once_for_another_event_loop(
+    tmp_path: Path,
+) -> None:
+    store = TaskStore(tmp_path, is_packed=True)
+    journals = [begin(store) for _ in range(5)]
+    segment = segment_of(store)
+
+    def frames() -> int:
+        return segment.read_bytes().count(b'["end",')
+
+    async def end_steps(*numbers: int) -> list[bool]:
+        for number in numbers:
+            journals[number].end(1, StepEnd("success", {"content": TEXT}, 0.1))
+        return [journals[number].flush_end() for number in numbers]
+
+    async def main() -> None:
+        assert await end_steps(0, 1) == [False, False]
+        with ThreadPoolExecutor(1) as threads:
+            assert threads.submit(asyncio.run, end_steps(2)).result() == [True]
+        assert frames() == 1
+        await asyncio.sleep(0)
+        assert frames() == 3
+
+    asyncio.run(main())
+    # A loop that ends before the end of its turn.
+    loop = asyncio.new_event_loop()
+    ending = loop.create_task(end_steps(3))
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    loop.close()
+    assert ending.result() == [False]
+    assert asyncio.run(end_steps(4)) == [False]
+    assert frames() == 4
+    for journal in journals:
+        journal.close(summary(journal))
+    store.close()
+    assert frames() == 5
+    assert {TaskStore(tmp_path).read(journal.id).status for journal in journals} == {"completed"}
