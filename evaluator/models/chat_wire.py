@@ -307,15 +307,9 @@ def respond(
             for block in thinking
             if block.get("signature") or block.get("type") == "redacted_thinking"
         )
+    used = read_usage(usage)
     return ModelResponse(
-        content,
-        finish,
-        tool_calls=calls,
-        reasoning=reasoning or None,
-        usage=read_usage(usage),
-        model=model,
-        thinking=signed,
-        logprobs=logprobs,
+        content, finish, calls, reasoning or None, used, model, signed, (), logprobs
     )
 
 
@@ -420,15 +414,9 @@ def read_usage(usage: Any) -> Usage:
     for name in _CACHED_NAMES:
         if cached is None:
             cached = _count(usage.get(name))
-    return Usage(
-        _count(usage.get("prompt_tokens")),
-        _count(usage.get("completion_tokens")),
-        cached_tokens=cached,
-        reasoning_tokens=reasoning,
-        cost_usd=None,
-        turns=1,
-        cache_write_tokens=max(written or 0, 0),
-    )
+    read = _count(usage.get("prompt_tokens"))
+    generated = _count(usage.get("completion_tokens"))
+    return Usage(read, generated, cached, reasoning, None, 1, 0, max(written or 0, 0))
 
 
 def _count(value: Any) -> int | None:

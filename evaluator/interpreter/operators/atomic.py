@@ -46,6 +46,8 @@ from evaluator.record.steps import StepEnd, StepStart
 from evaluator.tools import ToolContext, ToolRegistry
 
 _source_of = attrgetter("source")
+# Reading a member of an enumeration runs Python code before 3.12.
+_COMPLETE = Status.COMPLETE
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +58,7 @@ class _PreparedAtomic:
     """
 
     prompt: PreparedPrompt
-    hints: Mapping[str, Any]
+    hints: Hints
     schema: Mapping[str, Any] | None
     named: str | None
     is_named_by_variable: bool
@@ -118,7 +120,7 @@ async def run_atomic(run: Run, task: Atomic, bound: BoundTask) -> Outcome:
         plan = atomic.plans.get(id(choice))
         if plan is None or plan.config is not config:
             plan = atomic.plans[id(choice)] = plan_session(config, choice, (), atomic.schema)
-    hints = Hints(inputs=bound.values, target=run.options.target, **atomic.hints)
+    hints = atomic.hints.with_row(bound.values, run.options.target)
     _note_model(run, task, choice, bound=bound)
     handler = open_handler(run, bound, plan, tools=tools, hints=hints)
     warnings: dict[str, None] = {}
@@ -203,13 +205,7 @@ def open_handler(
             sandbox=bound.config.sandbox,
         )
         runs = Tools(tools, context)
-    log = SessionLog(
-        run.steps,
-        path,
-        tracer=services.tracer,
-        on_text=options.on_text,
-        on_message=options.on_message,
-    )
+    log = SessionLog(run.steps, path, services.tracer, options.on_text, options.on_message)
     return Handler(plan, log, bound.budget, hints=hints, epoch=options.epoch, tools=runs)
 
 
@@ -263,9 +259,7 @@ def _read_answer(
         calls = functions.calls(answer.tool_calls)
         if calls or not content.strip():
             content = json.dumps(calls, ensure_ascii=False)
-        return TaskResult(
-            Status.COMPLETE, content, parsed_content=calls, notes=notes, usage=answer.usage
-        )
+        return TaskResult(_COMPLETE, content, parsed_content=calls, notes=notes, usage=answer.usage)
     if not content.strip():
         return TaskError(
             "INVALID_OUTPUT",
@@ -277,9 +271,7 @@ def _read_answer(
             usage=answer.usage,
             retryable=True,
         )
-    result = TaskResult(
-        Status.COMPLETE, content, parsed_content=None, notes=notes, usage=answer.usage
-    )
+    result = TaskResult(_COMPLETE, content, None, notes, answer.usage)
     return read_output(run, result, declared=task.output, path=bound.frame.path)
 
 
