@@ -81,7 +81,7 @@ class SessionPlan:
     `max_output_tokens` the longest answer; None where unknown. `tool_tokens` is the size of the
     tools. `cache_terms` are those of the provider's prompt cache, None where it is not used.
     `settings` are recorded by the first step, `fingerprinted` is a part of what each step is
-    fingerprinted by, and `fields` are the last fields of each request, from its tools on.
+    fingerprinted by, and `sampling` has the values of SAMPLING.
     """
 
     config: HandlerConfig
@@ -95,7 +95,7 @@ class SessionPlan:
     cache_terms: CacheTerms | None
     settings: Mapping[str, Any]
     fingerprinted: FixedPart
-    fields: tuple[Any, ...]
+    sampling: tuple[Any, ...]
 
     def priced(self, usage: Usage, *, is_batch: bool = False) -> Usage:
         """`usage` with its cost, where the price of the model is known."""
@@ -143,7 +143,7 @@ def plan_session(
         cache_terms=None if is_free else cache_terms_of(config, choice.label),
         settings=settings,
         fingerprinted=FixedPart(fingerprinted),
-        fields=(tools, config.max_output_tokens, *[getattr(config, name) for name in SAMPLING]),
+        sampling=tuple(getattr(config, name) for name in SAMPLING),
     )
 
 
@@ -218,7 +218,6 @@ class Session:
         plan: SessionPlan,
         log: SessionLog,
         budget: Budget,
-        *,
         hints: Hints = Hints(),  # noqa: B008
         epoch: int = 1,
     ) -> None:
@@ -350,12 +349,14 @@ class Session:
         return ModelRequest(
             plan.choice.model,
             tuple(self._messages),
+            plan.tools,
+            plan.config.max_output_tokens,
             timeout_s,
             self._hints,
             schema,
             cache_marks,
             self._call_mark,
-            *plan.fields,
+            *plan.sampling,
         )
 
     def prefix(self) -> Prefix | None:

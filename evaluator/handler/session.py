@@ -85,12 +85,11 @@ class Handler(Session):
         plan: SessionPlan,
         log: SessionLog,
         budget: Budget,
-        *,
         hints: Hints = Hints(),  # noqa: B008
         epoch: int = 1,
         tools: Tools | None = None,
     ) -> None:
-        super().__init__(plan, log, budget, hints=hints, epoch=epoch)
+        super().__init__(plan, log, budget, hints, epoch)
         self._closed = False
         self._only_offers = tools is None and bool(plan.tools)
         self._tools = tools

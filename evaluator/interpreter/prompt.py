@@ -49,6 +49,8 @@ class SharedBeginning:
         if known is None:
             self._texts = texts
             return None
+        if known == texts:
+            return len(texts)
         same = 0
         for known_text, text in zip(known, texts, strict=False):
             if known_text != text:

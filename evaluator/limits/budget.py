@@ -307,12 +307,14 @@ class Budget:
 
     def add_model(self, model: str) -> None:
         """Adds to `models` here and above."""
-        for scope in (self, *self._above):
+        self.models[model] = None
+        for scope in self._above:
             scope.models[model] = None
 
     def charge(self, usage: Usage) -> None:
         """Adds `usage` here and above, and warns once where 80 % of a cost limit is used."""
-        for scope in (self, *self._above):
+        self._add(usage, usage.cost_usd)
+        for scope in self._above:
             scope._add(usage, usage.cost_usd)
 
     def charge_unknown(self, max_cost_usd: float | None) -> None:

@@ -162,19 +162,18 @@ class ModelRequest:
     fingerprint or a cache key. `logprobs` asks for the log probabilities of tokens, and of that
     many likely ones at each place; with `echo` for those of the prompt, the last message, in place
     of an answer. `extra_body` has further fields of the body for a server that takes them, see
-    `nodes.sampling`. The fields from `tools` on are the same in all requests of a session; the last
-    ones are those of SAMPLING, in its order.
+    `nodes.sampling`. The last fields are those of SAMPLING, in its order.
     """
 
     model: str
     messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    max_output_tokens: int | None = None
     timeout_s: float = 120.0
     hints: Hints = Hints()
     schema: Mapping[str, Any] | None = None
     cache_marks: tuple[CacheMark, ...] = ()
     call_mark: str = ""
-    tools: tuple[ToolSpec, ...] = ()
-    max_output_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None

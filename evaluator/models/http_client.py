@@ -165,14 +165,14 @@ class Connection(asyncio.Protocol):
     async def head(self) -> None:
         """Waits for the head of the answer."""
         while not self._has_head:
-            await self._wait()
+            await self._more()
 
     async def piece(self) -> bytes:
         """What has arrived of the body; empty at its end."""
         while not self._parts:
             if self._is_complete:
                 return b""
-            await self._wait()
+            await self._more()
         parts = self._parts
         self._parts = []
         if len(parts) == 1:
@@ -183,11 +183,12 @@ class Connection(asyncio.Protocol):
         """The whole body. Raises: ProviderError, without reading on, if it is larger than
         `max_bytes`.
         """
-        length = self._field(b"\r\ncontent-length:")
-        if length is not None and length.isdigit() and int(length) > max_bytes:
-            raise too_large(max_bytes)
+        if not self._is_complete:
+            length = self._field(b"\r\ncontent-length:")
+            if length is not None and length.isdigit() and int(length) > max_bytes:
+                raise too_large(max_bytes)
         while not self._is_complete and self._body_bytes <= max_bytes:
-            await self._wait()
+            await self._more()
         if self._body_bytes > max_bytes:
             raise too_large(max_bytes)
         parts = self._parts
@@ -198,14 +199,13 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    async def _wait(self) -> None:
+    def _more(self) -> asyncio.Future[None]:
+        """What to await until more of the answer has arrived. Raises: ProviderError."""
         if self._error is not None:
             raise self._error
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiter = waiter
+        return waiter
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

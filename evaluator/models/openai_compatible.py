@@ -162,7 +162,7 @@ class OpenAICompatibleBackend:
             assembly = None
         else:
             assembly = Assembly(on_text, self._secrets)
-        with TimeLimit(request.timeout_s, self._idle_timeout_s, answer=assembly) as limit:
+        with TimeLimit(request.timeout_s, self._idle_timeout_s, assembly) as limit:
             response = await client.post(body)
             try:
                 if not 200 <= response.status < 300:

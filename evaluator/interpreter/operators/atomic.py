@@ -102,7 +102,11 @@ async def run_atomic(run: Run, task: Atomic, bound: BoundTask) -> Outcome:
     later: tuple[Message | Turn, ...] = ()
     if prompt.later:
         later = await later_messages(run, prompt, bound=bound)
-    choice = await _choose_model(run, task, atomic, bound=bound)
+    named = atomic.named
+    if atomic.is_named_by_variable and task.model is not None:
+        named = _checked_model(task.model, await render(task.model, bound.scope))
+    choice = await choose(run, named, bound=bound, role=task.model_role)
+    _note_choice(run, task, choice, bound=bound)
     functions = None
     tools = None
     if task.tools_from is not None:
@@ -144,15 +148,9 @@ async def run_atomic(run: Run, task: Atomic, bound: BoundTask) -> Outcome:
     return _read_answer(run, task, prompt=prompt, bound=bound, answer=outcome, functions=functions)
 
 
-async def _choose_model(
-    run: Run, task: Atomic, atomic: _PreparedAtomic, bound: BoundTask
-) -> ModelChoice:
-    """The model of the task, which may call it. The choice is recorded."""
+def _note_choice(run: Run, task: Atomic, choice: ModelChoice, bound: BoundTask) -> None:
+    """Records what the task sees and the model that it asks."""
     frame = bound.frame
-    named = atomic.named
-    if atomic.is_named_by_variable and task.model is not None:
-        named = _checked_model(task.model, await render(task.model, bound.scope))
-    choice = await choose(run, named, bound=bound, role=task.model_role)
     run.steps.add_note(
         _resolution(
             join(frame.path, "resolve"),
@@ -165,7 +163,6 @@ async def _choose_model(
     run.event(frame.path, task.name or "task")
     if run.steps.earlier is not None:
         run.steps.earlier.progress.context_warnings += bound.context.warnings
-    return choice
 
 
 def _note_model(run: Run, task: Atomic, choice: ModelChoice, bound: BoundTask) -> None:
@@ -206,7 +203,7 @@ def open_handler(
         )
         runs = Tools(tools, context)
     log = SessionLog(run.steps, path, services.tracer, options.on_text, options.on_message)
-    return Handler(plan, log, bound.budget, hints=hints, epoch=options.epoch, tools=runs)
+    return Handler(plan, log, bound.budget, hints, options.epoch, runs)
 
 
 def _read_answer(
