@@ -85,12 +85,11 @@ class Handler(Session):
         plan: SessionPlan,
         log: SessionLog,
         budget: Budget,
-        *,
         hints: Hints = Hints(),  # noqa: B008
         epoch: int = 1,
         tools: Tools | None = None,
     ) -> None:
-        super().__init__(plan, log, budget, hints=hints, epoch=epoch)
+        super().__init__(plan, log, budget, hints, epoch)
         self._closed = False
         self._only_offers = tools is None and bool(plan.tools)
         self._tools = tools
@@ -153,14 +152,17 @@ class Handler(Session):
                 message="the response was cut off at its output limit",
                 partial=response.content,
             )
+        calls: tuple[ToolCall, ...] = ()
+        if self._only_offers:
+            calls = response.tool_calls
         return HandlerAnswer(
             response.content,
             response.finish_reason,
-            usage=self.budget.usage,
-            warnings=self.warnings,
-            reasoning=response.reasoning,
-            tool_calls=response.tool_calls if self._only_offers else (),
-            logprobs=response.logprobs,
+            self.budget.usage,
+            self.warnings,
+            response.reasoning,
+            calls,
+            response.logprobs,
         )
 
     async def _run_tools(self, calls: Sequence[ToolCall]) -> bool:
@@ -413,10 +415,20 @@ async def _attempt(
     session = call.session
     steps = session.log.steps
     budget = session.budget
-    started = clock.monotonic()
     streamed: list[str] = []
+    listen = None
+    if session.log.on_text is not None:
+        listen = partial(_stream, session.log.on_text, streamed)
+    started = clock.monotonic()
     try:
-        response = await _complete(session, request, streamed)
+        try:
+            answer = await session.plan.choice.backend.complete(request, on_text=listen)
+        except BaseException as error:
+            failure = _failure_of_backend(session, error, streamed)
+            if failure is None:
+                raise
+            raise failure from error
+        response = _checked(session, answer)
     except ProviderError as error:
         duration = clock.monotonic() - started
         if (trouble := machine_error(error)) is not None:
@@ -431,13 +443,13 @@ async def _attempt(
             usage = _charge_unknown(call)
         else:
             usage = None
-        partial = error.partial or ""
+        text = error.partial or ""
         if error.kind == "timeout":
             reason = abort_reason(TIMEOUT, error.message)
-            await steps.refuse(number, partial, duration, reason, usage=usage)
+            await steps.refuse(number, text, duration, reason, usage=usage)
         else:
             reason = f"{error.kind}: {error.message}"
-            await steps.fail(number, partial, duration, reason, usage=usage)
+            await steps.fail(number, text, duration, reason, usage=usage)
         return error
     except BaseException as error:
         duration = clock.monotonic() - started
@@ -466,29 +478,28 @@ async def _attempt(
     return response
 
 
-async def _complete(session: Session, request: ModelRequest, streamed: list[str]) -> ModelResponse:
-    """The backend's answer. A backend that raises CancelledError or SystemExit itself has failed at
-    this call.
+def _failure_of_backend(
+    session: Session, error: BaseException, streamed: list[str]
+) -> ProviderError | None:
+    """What an exception of a backend that raises CancelledError or SystemExit itself is, which has
+    failed at this call; None for any other exception.
     """
-    on_text = session.log.on_text
-    choice = session.plan.choice
-    if on_text is None:
-        listen = None
-    else:
-        listen = partial(_stream, on_text, streamed)
-    try:
-        response: Any = await choice.backend.complete(request, on_text=listen)
-    except (asyncio.CancelledError, SystemExit) as error:
-        if _is_from_outside(error, on_text):
-            raise
+    if isinstance(error, asyncio.CancelledError | SystemExit):
+        if _is_from_outside(error, session.log.on_text):
+            return None
         message = f"the backend ended with {type(error).__name__}: {error}".removesuffix(": ")
-        raise ProviderError(
+        return ProviderError(
             message, kind="other", maybe_billed=True, partial="".join(streamed) or None
-        ) from error
-    except Exception as error:
-        if not isinstance(error, ProviderError):
-            error.add_note(f"while the backend {choice.backend.name!r} answered")
-        raise
+        )
+    if isinstance(error, Exception) and not isinstance(error, ProviderError):
+        error.add_note(f"while the backend {session.plan.choice.backend.name!r} answered")
+    return None
+
+
+def _checked(session: Session, response: Any) -> ModelResponse:
+    """The answer of a backend, with a usage that is possible. Raises: ProviderError, if it is not
+    one.
+    """
     if not isinstance(response, ModelResponse) or type(response.usage) is not Usage:
         if not isinstance(response, ModelResponse):
             what = type(response).__name__
@@ -502,10 +513,10 @@ async def _complete(session: Session, request: ModelRequest, streamed: list[str]
     wrong = response.usage.invalid()
     if not wrong:
         return response
-    message = (
-        f"{choice.label} reported an impossible usage ({', '.join(wrong)}), which counts as unknown"
+    session.warn(
+        f"{session.plan.choice.label} reported an impossible usage ({', '.join(wrong)}), which "
+        "counts as unknown"
     )
-    session.warn(message)
     return replace(response, usage=response.usage.without_invalid())
 
 

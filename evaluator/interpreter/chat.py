@@ -250,7 +250,7 @@ class _Queries:
         if self.count == 1 and config.system:
             messages.insert(0, Message("system", config.system))
         try:
-            async with budget.deadline():
+            with budget.deadline():
                 answer = await self.handler.say(messages, budget)
         except TimeoutError:
             return failure(

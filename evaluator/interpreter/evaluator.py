@@ -490,7 +490,7 @@ class Evaluator(EvaluatorParts):
 
         def evaluate_row(row: Mapping[str, Any]) -> Awaitable[Outcome]:
             nonlocal prepared
-            if not isinstance(row, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            if type(row) is not dict and not isinstance(row, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
                 return _refuse_row(row)
             if prepared is None:
                 self._report_interrupted()

@@ -5,11 +5,10 @@ Every exception becomes a TaskError here, with the usage of the task. Only cance
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
 from dataclasses import replace
 
-from evaluator.errors import LimitReached, MachineError
+from evaluator.errors import MachineError
 from evaluator.errors.results import Outcome, TaskError
 from evaluator.interpreter.binding import BoundTask, bind, prepare
 from evaluator.interpreter.calls import run_call, run_cond
@@ -17,7 +16,6 @@ from evaluator.interpreter.failures import to_task_error
 from evaluator.interpreter.frame import Frame, Run
 from evaluator.interpreter.notes import advice_for, summary_of
 from evaluator.interpreter.operators import RUNNERS
-from evaluator.limits.budget import out_of_time
 from evaluator.nodes import Call, Cond, Node, Task
 
 
@@ -46,10 +44,14 @@ async def _evaluate_task(run: Run, task: Task, frame: Frame) -> Outcome:
             return outcome
         bound = outcome
         task = prepared.task
-        if bound.budget.timeout_s is None:
-            outcome = await RUNNERS[type(task)](run, task, bound)
-        else:
-            outcome = await _within_time(run, task, bound, bound.budget.timeout_s)
+        limit = bound.budget.own_deadline()
+        try:
+            with limit:
+                outcome = await RUNNERS[type(task)](run, task, bound)
+        except TimeoutError as error:
+            if not limit.is_expired:
+                raise
+            raise bound.budget.time_is_up() from error
         if isinstance(outcome, TaskError):
             return _with_advice(task, outcome)
         return outcome
@@ -91,18 +93,3 @@ def _with_advice(task: Task, failed: TaskError) -> TaskError:
         failed,
         notes={**notes, "recovery": advice_for(failed), "summary": summary_of(failed.content)},
     )
-
-
-async def _within_time(run: Run, task: Task, bound: BoundTask, timeout_s: float) -> Outcome:
-    budget = bound.budget
-    limit: asyncio.Timeout | None = None
-    try:
-        async with budget.deadline() as limit:
-            return await RUNNERS[type(task)](run, task, bound)
-    except TimeoutError as error:
-        if limit is None or not limit.expired():
-            raise
-        message = f"{budget.owner} {out_of_time(timeout_s)}"
-        raise LimitReached(
-            "time", round(budget.elapsed_s(), 3), limit=timeout_s, message=message
-        ) from error

@@ -26,7 +26,7 @@ from evaluator.language.scopes import read_typed
 from evaluator.language.syntax import before_markup, has_markup
 from evaluator.lazy_dataclass import frozen
 from evaluator.models.attachments import Attachment
-from evaluator.models.backend import Message, Role
+from evaluator.models.backend import Hints, Message, Role
 from evaluator.nodes import Atomic, Example, Input, OutputFormat, Text, Turn
 from evaluator.nodes.values import VALUE_TYPES
 from evaluator.output.schema import schema_text
@@ -49,6 +49,8 @@ class SharedBeginning:
         if known is None:
             self._texts = texts
             return None
+        if known == texts:
+            return len(texts)
         same = 0
         for known_text, text in zip(known, texts, strict=False):
             if known_text != text:
@@ -179,7 +181,7 @@ async def build_messages(
         shared = len(shown)
         if text.startswith(prompt.head):
             shared += len(prompt.head)
-    messages.append(Message("user", shown + text, attachments=attachments, shared=shared))
+    messages.append(Message("user", shown + text, (), None, attachments, (), shared))
     return tuple(messages)
 
 
@@ -344,7 +346,7 @@ def _in_words(type_name: str) -> str | None:
     return None
 
 
-def hints_for(task: Atomic) -> dict[str, Any]:
+def hints_for(task: Atomic) -> Hints:
     """Hints from which the simulated model may build its answer, without those that depend on the
     row.
     """
@@ -355,9 +357,9 @@ def hints_for(task: Atomic) -> dict[str, Any]:
         output_type = output.type
     else:
         output_type = "text"
-    return {
-        "task": task.name,
-        "examples": tuple((example.inputs, example.output) for example in task.examples),
-        "output_type": output_type,
-        "schema": None if output is None else output.schema,
-    }
+    return Hints(
+        task.name,
+        tuple((example.inputs, example.output) for example in task.examples),
+        output_type=output_type,
+        schema=None if output is None else output.schema,
+    )

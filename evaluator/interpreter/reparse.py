@@ -13,7 +13,6 @@ above apply to all of it. Model and profile are those of the task, whatever the 
 
 from __future__ import annotations
 
-import asyncio
 import json
 from contextlib import suppress
 from dataclasses import replace
@@ -73,12 +72,12 @@ async def recover(run: Run, task: Task, bound: BoundTask, error: TaskError) -> O
     budget.max_turns = (
         None  # each of the smaller tasks has its own; time and cost remain those of this task
     )
-    limit: asyncio.Timeout | None = None
+    limit = budget.deadline()
     try:
-        async with budget.deadline() as limit:
+        with limit:
             outcome = await _recover(run, task, bound=bound, error=error, resource=resource.name)
     except TimeoutError:
-        if limit is None or not limit.expired():
+        if not limit.is_expired:
             raise
         outcome = _unrecovered(
             error, "the decomposition took longer than the time limit of the task"

@@ -352,17 +352,9 @@ def _of_template(services: Services, name: str, request: str, score: float | Non
         extra = {}
 
     def bind(values: dict[str, Any]) -> Run:
-        run = Run(
-            services,
-            request,
-            inputs=values,
-            node=node,
-            template=name,
-            template_sha256=template.sha256,
-            template_version=version,
-            match_score=score,
-            extra=extra,
-        )
+        run = Run(services, request, values, NO_OPTIONS, node, name, template.sha256, version)
+        run.match_score = score
+        run.extra = extra
         if isinstance(node, Function):
             run.body = _call_body(node, values)
         else:

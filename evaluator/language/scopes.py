@@ -268,9 +268,11 @@ def _plain(value: Any, path: str, depth: int) -> Any:
         for key, item in value.items():
             if not isinstance(key, str):
                 raise UsageError(f"{path}: the key {key!r} is {describe(key)}, not string")
+            if key.__class__ is not str:
+                key = str.__str__(key)
             if item.__class__ is not str:
                 item = _plain(item, f"{path}.{key}", depth=depth + 1)
-            result[str.__str__(key)] = item
+            result[key] = item
         return result
     if isinstance(value, list | tuple):
         return [

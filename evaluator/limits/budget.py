@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 from evaluator import clock
 from evaluator.alarms import alarms
@@ -24,51 +25,64 @@ UNKNOWN_USAGE = Usage(None, None, cached_tokens=None, reasoning_tokens=None, cos
 """The usage of a call that may have been billed and gave no answer."""
 
 
-def out_of_time(timeout_s: float) -> str:
-    """The end of a message about a scope whose time is used up."""
-    return (
-        f"has used its {timeout_s:g} s; give its handler a longer timeout, or the task less to do"
-    )
-
-
 class Deadline:
-    """See `Budget.deadline`. An async context, entered once; it gives the `asyncio.Timeout`.
+    """See `Budget.deadline`. A context of the current task, entered once. Raises: TimeoutError,
+    where it cancelled the task, which `is_expired` says.
 
     A class, since a closure that sets itself as a timer is a reference cycle, which only the
     garbage collector frees.
     """
 
-    __slots__ = ("_alarms", "_paused", "_scopes", "_timeout")
+    __slots__ = ("_alarms", "_cancelling", "_paused", "_scopes", "_task", "is_expired")
 
     def __init__(self, scopes: tuple[Budget, ...]) -> None:
         self._scopes = scopes
-        self._timeout = asyncio.Timeout(None)
         self._alarms = alarms()
-        # The budget that calls `ring` when it resumes.
+        # The budget that calls `resume` when its clock runs again.
         self._paused: Budget | None = None
+        self.is_expired = False
 
-    async def __aenter__(self) -> asyncio.Timeout:
-        timeout = await self._timeout.__aenter__()
+    def __enter__(self) -> Deadline:
+        task: Any = asyncio.current_task()
+        self._task = task
+        self._cancelling: int = task.cancelling()
         self._start_waiting()
-        return timeout
+        return self
 
-    async def __aexit__(
+    def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
         self._stop_waiting()
-        await self._timeout.__aexit__(kind, error, trace)
+        if not self.is_expired:
+            return
+        # More requests to cancel than before are not from this deadline.
+        is_own = self._task.uncancel() <= self._cancelling
+        if is_own and isinstance(error, asyncio.CancelledError):
+            raise TimeoutError from error
 
     def ring(self) -> None:
-        """The nearest limit is reached, or a paused budget resumes."""
+        """Cancels the task if its time is up."""
+        self._stop_waiting()
+        for scope in self._scopes:
+            if scope.pauses:
+                break
+            if scope.timeout_s is not None and scope.elapsed_s() >= scope.timeout_s:
+                self.is_expired = True
+                self._task.cancel()
+                return
+        self._start_waiting()
+
+    def resume(self) -> None:
+        """A paused budget resumes."""
         self._stop_waiting()
         self._start_waiting()
 
     def _start_waiting(self) -> None:
-        """Ends the task if its time is up, else sets the alarm to the nearest limit whose clock
-        runs.
+        """Sets the alarm to the nearest limit whose clock runs. It may be over: then the alarm
+        rings in the next turn of the event loop, and not in the task itself.
         """
         paused: Budget | None = None
         remaining: float | None = None
@@ -80,20 +94,16 @@ class Deadline:
                 own = scope.timeout_s - scope.elapsed_s()
                 if remaining is None or own < remaining:
                     remaining = own
-        if remaining is not None and remaining <= 0:
-            # Nothing may call this again: a timeout that has expired cannot be changed.
-            self._timeout.reschedule(self._alarms.loop.time())
-            return
         if remaining is not None:
             self._alarms.set(self, self._alarms.loop.time() + remaining)
         if paused is not None:
             self._paused = paused
-            paused.resume_callbacks.add(self.ring)
+            paused.resume_callbacks.add(self.resume)
 
     def _stop_waiting(self) -> None:
         self._alarms.clear(self)
         if self._paused is not None:
-            self._paused.resume_callbacks.discard(self.ring)
+            self._paused.resume_callbacks.discard(self.resume)
             self._paused = None
 
 
@@ -241,9 +251,17 @@ class Budget:
         return _Pause((self, *self._above))
 
     def deadline(self) -> Deadline:
-        """An `asyncio.timeout` until the nearest time limit of this scope and those above; pauses
-        postpone it.
+        """A timeout of the current task at the nearest time limit of this scope and those above;
+        pauses postpone it.
         """
+        return Deadline((self, *self._above))
+
+    def own_deadline(self) -> Deadline:
+        """As `deadline`; a scope without a limit of its own has none, since those above end their
+        own tasks.
+        """
+        if self.timeout_s is None:
+            return Deadline(())
         return Deadline((self, *self._above))
 
     def check_time(self) -> None:
@@ -253,12 +271,18 @@ class Budget:
 
     def _check_own_time(self) -> None:
         if self.timeout_s is not None and self.elapsed_s() >= self.timeout_s:
-            raise LimitReached(
-                "time",
-                round(self.elapsed_s(), 3),
-                limit=self.timeout_s,
-                message=f"{self.owner} {out_of_time(self.timeout_s)}",
-            )
+            raise self.time_is_up()
+
+    def time_is_up(self) -> LimitReached:
+        """The error of a scope whose time is used up."""
+        limit = self.timeout_s or 0.0
+        return LimitReached(
+            "time",
+            round(self.elapsed_s(), 3),
+            limit=limit,
+            message=f"{self.owner} has used its {limit:g} s; give its handler a longer timeout, or "
+            "the task less to do",
+        )
 
     # -- usage -------------------------------------------------------------------------------------
 
@@ -283,12 +307,14 @@ class Budget:
 
     def add_model(self, model: str) -> None:
         """Adds to `models` here and above."""
-        for scope in (self, *self._above):
+        self.models[model] = None
+        for scope in self._above:
             scope.models[model] = None
 
     def charge(self, usage: Usage) -> None:
         """Adds `usage` here and above, and warns once where 80 % of a cost limit is used."""
-        for scope in (self, *self._above):
+        self._add(usage, usage.cost_usd)
+        for scope in self._above:
             scope._add(usage, usage.cost_usd)
 
     def charge_unknown(self, max_cost_usd: float | None) -> None:
@@ -324,30 +350,28 @@ class Budget:
         reserved then.
         """
         scopes = (self, *self._above)
+        cost = cost_usd or 0.0
         for scope in scopes:
-            turns = scope.usage.turns + scope._reserved_turns
-            if scope.max_turns is not None and turns >= scope.max_turns:
-                message = (
-                    f"{scope.owner} has used its {scope.max_turns} turns; give its handler "
-                    "a higher max_turns"
-                )
-                raise LimitReached("turns", turns, limit=scope.max_turns, message=message)
+            if scope.max_turns is not None:
+                scope._check_turns(scope.max_turns)
             if scope.max_cost_usd is not None:
                 scope._check_cost(cost_usd, scope.max_cost_usd)
             if scope.timeout_s is not None:
                 scope._check_own_time()
         for scope in scopes:
             scope._reserved_turns += 1
-            scope._reserved_cost += cost_usd or 0.0
-            turns = scope.usage.turns + scope._reserved_turns
-            if scope.max_turns is not None and turns > 1:
-                scope._warn("turns", turns, scope.max_turns)
+            scope._reserved_cost += cost
+            if scope.max_turns is not None:
+                turns = scope.usage.turns + scope._reserved_turns
+                if turns > 1:
+                    scope._warn("turns", turns, scope.max_turns)
 
     def release_turn(self, cost_usd: float | None = None) -> None:
         """Ends a reservation, with the same `cost_usd`; `charge` then counts what was used."""
+        cost = cost_usd or 0.0
         for scope in (self, *self._above):
             scope._reserved_turns -= 1
-            scope._reserved_cost -= cost_usd or 0.0
+            scope._reserved_cost -= cost
 
     def check_reserved(self) -> None:
         """Called before an attempt is repeated within the reserved turn.
@@ -367,6 +391,14 @@ class Budget:
                     "without an answer may have "
                     f"been billed (${spent:.6f} spent at most)",
                 )
+
+    def _check_turns(self, limit: int) -> None:
+        turns = self.usage.turns + self._reserved_turns
+        if turns >= limit:
+            message = (
+                f"{self.owner} has used its {limit} turns; give its handler a higher max_turns"
+            )
+            raise LimitReached("turns", turns, limit=limit, message=message)
 
     def _check_cost(self, cost_usd: float | None, limit: float) -> None:
         spent = self._max_spent

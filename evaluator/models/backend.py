@@ -136,6 +136,10 @@ class Hints:
     schema: str | None = None
     target: str | None = None
 
+    def with_row(self, inputs: Mapping[str, Any], target: str | None) -> Hints:
+        """The hints for one row of the same task."""
+        return Hints(self.task, self.examples, inputs, self.output_type, self.schema, target)
+
 
 @frozen
 class CacheMark:
@@ -158,22 +162,22 @@ class ModelRequest:
     fingerprint or a cache key. `logprobs` asks for the log probabilities of tokens, and of that
     many likely ones at each place; with `echo` for those of the prompt, the last message, in place
     of an answer. `extra_body` has further fields of the body for a server that takes them, see
-    `nodes.sampling`.
+    `nodes.sampling`. The last fields are those of SAMPLING, in its order.
     """
 
     model: str
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
     max_output_tokens: int | None = None
-    temperature: float | None = None
-    seed: int | None = None
     timeout_s: float = 120.0
     hints: Hints = Hints()
     schema: Mapping[str, Any] | None = None
     cache_marks: tuple[CacheMark, ...] = ()
     call_mark: str = ""
+    temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+    seed: int | None = None
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
     echo: bool | None = None
@@ -202,9 +206,7 @@ class ModelResponse:
 
     def message(self) -> Message:
         """The response as a message of the conversation."""
-        return Message(
-            "assistant", self.content, tool_calls=self.tool_calls, thinking=self.thinking
-        )
+        return Message("assistant", self.content, self.tool_calls, None, (), self.thinking)
 
     def to_dict(self) -> dict[str, Any]:
         """The recorded form, without the usage and without default values; `from_dict` reads it

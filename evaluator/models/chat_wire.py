@@ -63,10 +63,9 @@ def message_bodies(
             bodies.append({"role": "user", "content": following})
             following = []
         bodies.append(message_body(message))
-        if message.role == "tool":
-            images = [_part(image) for image in message.attachments if image.data]
-        else:
-            images = []
+        if message.role != "tool":
+            continue
+        images = [_part(image) for image in message.attachments if image.data]
         if images and images_in_answers:
             bodies[-1]["content"] = [{"type": "text", "text": bodies[-1]["content"]}, *images]
         elif images:
@@ -307,15 +306,9 @@ def respond(
             for block in thinking
             if block.get("signature") or block.get("type") == "redacted_thinking"
         )
+    used = read_usage(usage)
     return ModelResponse(
-        content,
-        finish,
-        tool_calls=calls,
-        reasoning=reasoning or None,
-        usage=read_usage(usage),
-        model=model,
-        thinking=signed,
-        logprobs=logprobs,
+        content, finish, calls, reasoning or None, used, model, signed, (), logprobs
     )
 
 
@@ -396,8 +389,6 @@ def tool_call(index: int, call_id: Any, name: Any, arguments: Any) -> ToolCall:
     )
 
 
-# How providers name the input tokens that came from their cache, if not among the details.
-_CACHED_NAMES = ("prompt_cache_hit_tokens", "cached_tokens")
 _NO_USAGE = Usage(None, None, cached_tokens=None, reasoning_tokens=None, cost_usd=None, turns=1)
 
 
@@ -417,18 +408,16 @@ def read_usage(usage: Any) -> Usage:
     details = usage.get("completion_tokens_details")
     if isinstance(details, dict):
         reasoning = _count(details.get("reasoning_tokens"))
-    for name in _CACHED_NAMES:
-        if cached is None:
-            cached = _count(usage.get(name))
-    return Usage(
-        _count(usage.get("prompt_tokens")),
-        _count(usage.get("completion_tokens")),
-        cached_tokens=cached,
-        reasoning_tokens=reasoning,
-        cost_usd=None,
-        turns=1,
-        cache_write_tokens=max(written or 0, 0),
-    )
+    # Some providers do not give it among the details.
+    if cached is None:
+        cached = _count(usage.get("prompt_cache_hit_tokens"))
+    if cached is None:
+        cached = _count(usage.get("cached_tokens"))
+    if written is None or written < 0:
+        written = 0
+    read = _count(usage.get("prompt_tokens"))
+    generated = _count(usage.get("completion_tokens"))
+    return Usage(read, generated, cached, reasoning, None, 1, 0, written)
 
 
 def _count(value: Any) -> int | None:
@@ -482,11 +471,10 @@ def encode_json(value: Any, has_numbers: bool = True) -> bytes:
 def _has_float(usage: Any) -> bool:
     if type(usage) is not dict:
         return type(usage) is float
-    for value in usage.values():
-        kind = type(value)
-        if kind is float or (kind is dict and _has_float(value)):
-            return True
-    return False
+    kinds = {*map(type, usage.values())}
+    if float in kinds:
+        return True
+    return dict in kinds and any(_has_float(each) for each in usage.values() if type(each) is dict)
 
 
 def decode_json(body: bytes | str, what: str = "the response") -> Any:

@@ -12,7 +12,9 @@ import asyncio
 import base64
 import socket
 import ssl
+from collections import deque
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping
+from math import inf
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -58,6 +60,10 @@ class Hop(NamedTuple):
         if ":" in self.host:
             return f"[{self.host}]:{self.port}"
         return f"{self.host}:{self.port}"
+
+
+def too_large(max_bytes: int) -> ProviderError:
+    return malformed(f"the response is larger than {max_bytes} bytes", retryable=False)
 
 
 class Connection(asyncio.Protocol):
@@ -159,29 +165,32 @@ class Connection(asyncio.Protocol):
     async def head(self) -> None:
         """Waits for the head of the answer."""
         while not self._has_head:
-            await self._wait()
+            await self._more()
 
     async def piece(self) -> bytes:
         """What has arrived of the body; empty at its end."""
         while not self._parts:
             if self._is_complete:
                 return b""
-            await self._wait()
+            await self._more()
         parts = self._parts
         self._parts = []
         if len(parts) == 1:
             return parts[0]
         return b"".join(parts)
 
-    async def body(self, max_bytes: int) -> bytes | None:
-        """The whole body; None, without reading on, if it is larger than `max_bytes`."""
-        length = self._field(b"\r\ncontent-length:")
-        if length is not None and length.isdigit() and int(length) > max_bytes:
-            return None
+    async def body(self, max_bytes: int) -> bytes:
+        """The whole body. Raises: ProviderError, without reading on, if it is larger than
+        `max_bytes`.
+        """
+        if not self._is_complete:
+            length = self._field(b"\r\ncontent-length:")
+            if length is not None and length.isdigit() and int(length) > max_bytes:
+                raise too_large(max_bytes)
         while not self._is_complete and self._body_bytes <= max_bytes:
-            await self._wait()
+            await self._more()
         if self._body_bytes > max_bytes:
-            return None
+            raise too_large(max_bytes)
         parts = self._parts
         self._parts = []
         return b"".join(parts)
@@ -190,14 +199,13 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    async def _wait(self) -> None:
+    def _more(self) -> asyncio.Future[None]:
+        """What to await until more of the answer has arrived. Raises: ProviderError."""
         if self._error is not None:
             raise self._error
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiter = waiter
+        return waiter
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -331,7 +339,9 @@ class HttpClient:
         self._secrets = secrets
         self._headers = headers
         self._head = self._request_head("POST", url, {})
-        self._slots = asyncio.Semaphore(limit) if limit else None
+        # A semaphore would make a coroutine for each request.
+        self._free_slots = limit or inf
+        self._waiters: deque[asyncio.Future[None]] = deque()
         self._opened: set[Connection] = set()
         self._idle: list[Connection] = []
         self._sweep: asyncio.TimerHandle | None = None
@@ -387,8 +397,10 @@ class HttpClient:
     async def _send(
         self, request: bytes, pieces: Iterable[bytes] = (), *, is_new: bool = False
     ) -> Connection:
-        if self._slots is not None:
-            await self._slots.acquire()
+        if self._free_slots:
+            self._free_slots -= 1
+        else:
+            await self._wait_for_slot()
         connection: Connection | None = None
         try:
             if not is_new:
@@ -403,10 +415,28 @@ class HttpClient:
             raise
         return connection
 
+    async def _wait_for_slot(self) -> None:
+        """Waits until an earlier request passes its slot on."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if not waiter.cancelled():  # it had the slot already
+                self._release_slot()
+            raise
+
+    def _release_slot(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        self._free_slots += 1
+
     def release(self, connection: Connection | None) -> None:
         """Keeps the connection for the next request, if its answer was read to the end."""
-        if self._slots is not None:
-            self._slots.release()
+        self._release_slot()
         if connection is None:
             return
         if not connection.is_done:

@@ -37,7 +37,7 @@ from evaluator.models.failures import (
     message_of,
     retry_after,
 )
-from evaluator.models.http_client import Connection, HttpClient
+from evaluator.models.http_client import Connection, HttpClient, too_large
 from evaluator.models.key_transport import proxy_of, refuse_plain_http
 from evaluator.models.openai_batches import OpenAIBatches
 from evaluator.models.provider_batches import ProviderBatches
@@ -162,13 +162,13 @@ class OpenAICompatibleBackend:
             assembly = None
         else:
             assembly = Assembly(on_text, self._secrets)
-        with TimeLimit(request.timeout_s, self._idle_timeout_s, answer=assembly) as limit:
+        with TimeLimit(request.timeout_s, self._idle_timeout_s, assembly) as limit:
             response = await client.post(body)
             try:
                 if not 200 <= response.status < 300:
                     raise await self._status_error(response)
                 if assembly is None:
-                    answer = self._completion(response, await self._read(response))
+                    answer = self._completion(response, await response.body(self._max_bytes))
                 else:
                     reset_idle = limit.reset_idle
                     answer = await self._stream(response, assembly, reset_idle=reset_idle)
@@ -185,7 +185,7 @@ class OpenAICompatibleBackend:
             try:
                 if not 200 <= response.status < 300:
                     raise await self._status_error(response)
-                data = decode_json(await self._read(response))
+                data = decode_json(await response.body(self._max_bytes))
                 return read_echo(data, request.messages[0].content, self._secrets)
             finally:
                 client.release(response)
@@ -255,15 +255,6 @@ class OpenAICompatibleBackend:
             ) from exc
         return read_completion(data, self._secrets)
 
-    async def _read(self, response: Connection) -> bytes:
-        """The whole body. Raises: ProviderError, past the cap (without reading on) or when it
-        breaks off.
-        """
-        body = await response.body(self._max_bytes)
-        if body is None:
-            raise self._too_large()
-        return body
-
     async def _pieces(self, response: Connection) -> AsyncIterator[bytes]:
         """The body as it arrives. Raises: ProviderError, past the cap or when it breaks off."""
         room = self._max_bytes
@@ -271,7 +262,7 @@ class OpenAICompatibleBackend:
             yield piece[:room]
             room -= len(piece)
             if room < 0:
-                raise self._too_large()
+                raise too_large(self._max_bytes)
 
     async def _stream(
         self, response: Connection, assembly: Assembly, reset_idle: Callable[[], None]
@@ -297,7 +288,7 @@ class OpenAICompatibleBackend:
 
     async def _unstreamed(self, response: Connection, assembly: Assembly) -> ModelResponse:
         """The answer of a server that does not stream, as one piece of text."""
-        answer = self._completion(response, await self._read(response))
+        answer = self._completion(response, await response.body(self._max_bytes))
         if answer.content:
             assembly.add_text(answer.content)
         return answer
@@ -323,9 +314,6 @@ class OpenAICompatibleBackend:
             retry_after_s=retry_after(response.headers),
             secrets=self._secrets,
         )
-
-    def _too_large(self) -> ProviderError:
-        return malformed(f"the response is larger than {self._max_bytes} bytes", retryable=False)
 
 
 def _checked_host(base_url: str) -> str:

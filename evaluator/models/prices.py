@@ -116,22 +116,14 @@ def priced(
     is_batch: bool = False,
 ) -> Usage:
     """`usage` with its cost, interactive or in a provider batch, and what a prompt cache saved of
-    it.
+    it. The usage has no impossible figure, which could make a call cheaper; see
+    `Usage.without_invalid`.
     """
-
-    def cost_of(used: Usage) -> float | None:
-        if is_batch:
-            return batch_cost_usd(model, used, profile=profile)
-        if profile is not None:
-            return profile_cost_usd(used, profile)
-        return cost_usd(model, used)
-
-    # An impossible count is unknown here too: it makes no call cheaper.
-    possible = usage.without_invalid()
-    cost = cost_of(possible)
+    cost = _cost_usd(model, usage, profile, is_batch=is_batch)
     saved: float | None = 0.0
-    if possible.cached_tokens or possible.cache_write_tokens:
-        uncached = cost_of(replace(possible, cached_tokens=0, cache_write_tokens=0))
+    if usage.cached_tokens or usage.cache_write_tokens:
+        as_new = replace(usage, cached_tokens=0, cache_write_tokens=0)
+        uncached = _cost_usd(model, as_new, profile, is_batch=is_batch)
         if cost is None or uncached is None:
             saved = None
         else:
@@ -139,6 +131,16 @@ def priced(
     if cost is None and usage.cost_usd is None and saved == usage.cache_saved_usd:
         return usage
     return replace(usage, cost_usd=cost, cache_saved_usd=saved)
+
+
+def _cost_usd(
+    model: str, usage: Usage, profile: tuple[float, float] | None, *, is_batch: bool
+) -> float | None:
+    if is_batch:
+        return batch_cost_usd(model, usage, profile=profile)
+    if profile is not None:
+        return profile_cost_usd(usage, profile)
+    return cost_usd(model, usage)
 
 
 @frozen

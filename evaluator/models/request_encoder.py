@@ -53,8 +53,11 @@ class RequestEncoder:
             raise ProviderError(f"the request is not JSON: {exc}", kind="bad_request") from exc
         if known is None:
             known = self._add(key, request, stream=stream)
-        # Nothing else in a message may be NaN, which takes a search.
-        has_numbers = any(message.thinking for message in request.messages)
+        has_numbers = False
+        for message in request.messages:
+            # Nothing else in a message may be NaN, which takes a search.
+            if message.thinking:
+                has_numbers = True
         messages = encode_json(message_bodies(request.messages), has_numbers)
         return b'%b,"messages":%b}' % (known[0], messages)
 

@@ -197,7 +197,7 @@ def test_waiting_for_a_permit_does_not_count_as_time_of_the_task_or_of_those_abo
         above = Budget("above", timeout_s=4)
         budget = Budget("t", timeout_s=3, parent=above)
         backend = SimulatedBackend(script=lambda r: "ok", latency_s=2.0)
-        async with above.deadline(), budget.deadline():
+        with above.deadline(), budget.deadline():
             outcome = await handler(Watched(100.0), budget=budget, backend=backend).run(
                 [Message("user", "q")]
             )
@@ -217,7 +217,7 @@ def test_time_outside_the_wait_still_counts():
         )
 
         async def in_time() -> None:
-            async with budget.deadline():
+            with budget.deadline():
                 await one.run([Message("user", "q")])
 
         with pytest.raises((TimeoutError, ProviderError)):
@@ -235,13 +235,13 @@ def test_a_task_beside_a_waiting_one_keeps_its_own_limit():
         ends: list[float] = []
 
         async def wait() -> None:
-            async with waiting.deadline():
+            with waiting.deadline():
                 with waiting.paused():
                     await asyncio.sleep(50)
                 await asyncio.sleep(100)
 
         async def work(budget: Budget) -> None:
-            async with budget.deadline():
+            with budget.deadline():
                 await asyncio.sleep(100)
 
         async def timed(main) -> None:
@@ -416,7 +416,7 @@ def test_the_time_that_a_backend_takes_to_load_is_not_the_tasks(wrapped):
         one = handler(
             None, budget=budget, backend=TextToolsBackend(loading) if wrapped else loading
         )
-        async with budget.deadline():
+        with budget.deadline():
             answer = await one.run([Message("user", "hello")])
         return answer.content, budget.elapsed_s(), clock()
 

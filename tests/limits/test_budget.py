@@ -71,7 +71,7 @@ def test_a_deadline_is_postponed_by_pauses_only_as_long_as_they_last() -> None:
         task = Budget("a task", parent=root)
 
         async def work() -> None:
-            async with task.deadline():
+            with task.deadline():
                 await asyncio.sleep(4)
                 with task.paused():
                     await asyncio.sleep(100)
@@ -96,7 +96,7 @@ def test_a_pause_above_may_end_while_a_task_whose_time_is_up_still_cleans_up() -
 
         async def work() -> None:
             try:
-                async with Budget("a task", timeout_s=10, parent=root).deadline():
+                with Budget("a task", timeout_s=10, parent=root).deadline():
                     try:
                         await asyncio.sleep(1000)
                     finally:
@@ -123,7 +123,7 @@ def test_no_pause_calls_a_deadline_that_is_over() -> None:
 
         async def work() -> None:
             await asyncio.sleep(1)
-            async with task.deadline():
+            with task.deadline():
                 # Postpones its alarm, which finds the parent paused and not only the run.
                 await pause(task, 0, 5)
                 await asyncio.sleep(7)
@@ -155,9 +155,8 @@ def test_each_of_several_deadlines_ends_its_own_task_at_its_own_time() -> None:
         ends: dict[int, float] = {}
 
         async def work(limit_s: int, needed_s: int) -> None:
-            with suppress(TimeoutError):
-                async with Budget("a task", timeout_s=limit_s).deadline():
-                    await asyncio.sleep(needed_s)
+            with suppress(TimeoutError), Budget("a task", timeout_s=limit_s).deadline():
+                await asyncio.sleep(needed_s)
             ends[limit_s] = loop.time()
 
         await asyncio.gather(work(30, 100), work(10, 100), work(20, 5), work(40, 100))
@@ -178,7 +177,7 @@ def test_the_deadline_of_a_task_that_has_ended_is_not_looked_at_when_a_budget_re
 
     async def work(end_s: int) -> None:
         await asyncio.sleep(1)
-        async with Budget("a task", timeout_s=90, parent=group).deadline():
+        with Budget("a task", timeout_s=90, parent=group).deadline():
             await asyncio.sleep(end_s - 1)
 
     async def main() -> None:

@@ -281,7 +281,7 @@ def test_more_tokens_of_the_prompt_cache_than_input_tokens_are_invalid_and_lower
         {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}], "usage": usage}
     )
     assert response.usage.invalid() == invalid
-    paid = priced("gpt-4o-mini", response.usage)
+    paid = priced("gpt-4o-mini", response.usage.without_invalid())
     if invalid:
         assert paid.cost_usd == priced("gpt-4o-mini", Usage(10, 1, turns=1)).cost_usd
         assert paid.cache_saved_usd == 0.0

@@ -134,7 +134,7 @@ def test_the_fields_of_an_answer_are_those_of_its_own_head() -> None:
     trailer = b"Content-Encoding: gzip\r\n\r\n"
     chunked = head + b"Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n" + trailer
 
-    async def use(client: HttpClient) -> tuple[int, str, dict[str, str], str, bytes | None]:
+    async def use(client: HttpClient) -> tuple[int, str, dict[str, str], str, bytes]:
         response = await client.post(b"")
         body = await response.body(2)
         answer = response.status, response.reason, response.headers, response.content_type, body
@@ -151,7 +151,7 @@ def test_the_fields_of_an_answer_are_those_of_its_own_head() -> None:
 
 
 def test_a_head_that_comes_in_pieces_is_read() -> None:
-    async def use(client: HttpClient) -> tuple[str, bytes | None]:
+    async def use(client: HttpClient) -> tuple[str, bytes]:
         response = await client.post(b"")
         return response.content_type, await response.body(100)
 
@@ -173,15 +173,18 @@ def test_a_body_that_is_too_large_is_not_read_on() -> None:
     announced = OK.replace(b"Length: 2", b"Length: 99999999")
     chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nlarge\r\n"
 
-    async def use(client: HttpClient) -> bytes | None:
+    async def use(client: HttpClient) -> str:
         response = await client.post(b"")
         try:
-            return await response.body(4)
+            with pytest.raises(ProviderError) as caught:
+                await response.body(4)
         finally:
             client.release(response)
+        assert (caught.value.kind, caught.value.retryable) == ("malformed_response", False)
+        return caught.value.message
 
     for answer in (announced, chunked):
-        assert run(Script(answer), use) is None
+        assert run(Script(answer), use) == "the response is larger than 4 bytes"
 
 
 @pytest.mark.parametrize(

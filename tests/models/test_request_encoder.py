@@ -14,6 +14,7 @@ from evaluator import ProviderError
 from evaluator.models.backend import Message, ModelRequest, ToolCall, ToolSpec
 from evaluator.models.chat_wire import request_body
 from evaluator.models.request_encoder import RequestEncoder
+from evaluator.nodes.sampling import SAMPLING
 
 PLAIN = ModelRequest("m", (Message("system", "Be short."), Message("user", "Grüße \U0001f600")))
 SCHEMA = {"type": "object", "properties": {"a": {"enum": [None, 1]}}}
@@ -47,6 +48,11 @@ def test_each_change_of_a_request_is_in_its_json() -> None:
     for stream, more in ((True, streamed), (False, {})):
         sent = json.loads(encoder.encode(PLAIN, stream=stream))
         assert sent == request_body(PLAIN) | more
+
+
+def test_the_last_fields_of_a_request_are_those_that_a_session_prepares() -> None:
+    names = [field.name for field in fields(ModelRequest)]
+    assert names[-len(SAMPLING) :] == list(SAMPLING)
 
 
 def test_numbers_that_are_equal_are_sent_as_they_are() -> None:

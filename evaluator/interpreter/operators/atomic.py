@@ -46,6 +46,8 @@ from evaluator.record.steps import StepEnd, StepStart
 from evaluator.tools import ToolContext, ToolRegistry
 
 _source_of = attrgetter("source")
+# Reading a member of an enumeration runs Python code before 3.12.
+_COMPLETE = Status.COMPLETE
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +58,7 @@ class _PreparedAtomic:
     """
 
     prompt: PreparedPrompt
-    hints: Mapping[str, Any]
+    hints: Hints
     schema: Mapping[str, Any] | None
     named: str | None
     is_named_by_variable: bool
@@ -100,7 +102,11 @@ async def run_atomic(run: Run, task: Atomic, bound: BoundTask) -> Outcome:
     later: tuple[Message | Turn, ...] = ()
     if prompt.later:
         later = await later_messages(run, prompt, bound=bound)
-    choice = await _choose_model(run, task, atomic, bound=bound)
+    named = atomic.named
+    if atomic.is_named_by_variable and task.model is not None:
+        named = _checked_model(task.model, await render(task.model, bound.scope))
+    choice = await choose(run, named, bound=bound, role=task.model_role)
+    _note_choice(run, task, choice, bound=bound)
     functions = None
     tools = None
     if task.tools_from is not None:
@@ -118,7 +124,7 @@ async def run_atomic(run: Run, task: Atomic, bound: BoundTask) -> Outcome:
         plan = atomic.plans.get(id(choice))
         if plan is None or plan.config is not config:
             plan = atomic.plans[id(choice)] = plan_session(config, choice, (), atomic.schema)
-    hints = Hints(inputs=bound.values, target=run.options.target, **atomic.hints)
+    hints = atomic.hints.with_row(bound.values, run.options.target)
     _note_model(run, task, choice, bound=bound)
     handler = open_handler(run, bound, plan, tools=tools, hints=hints)
     warnings: dict[str, None] = {}
@@ -142,15 +148,9 @@ async def run_atomic(run: Run, task: Atomic, bound: BoundTask) -> Outcome:
     return _read_answer(run, task, prompt=prompt, bound=bound, answer=outcome, functions=functions)
 
 
-async def _choose_model(
-    run: Run, task: Atomic, atomic: _PreparedAtomic, bound: BoundTask
-) -> ModelChoice:
-    """The model of the task, which may call it. The choice is recorded."""
+def _note_choice(run: Run, task: Atomic, choice: ModelChoice, bound: BoundTask) -> None:
+    """Records what the task sees and the model that it asks."""
     frame = bound.frame
-    named = atomic.named
-    if atomic.is_named_by_variable and task.model is not None:
-        named = _checked_model(task.model, await render(task.model, bound.scope))
-    choice = await choose(run, named, bound=bound, role=task.model_role)
     run.steps.add_note(
         _resolution(
             join(frame.path, "resolve"),
@@ -163,7 +163,6 @@ async def _choose_model(
     run.event(frame.path, task.name or "task")
     if run.steps.earlier is not None:
         run.steps.earlier.progress.context_warnings += bound.context.warnings
-    return choice
 
 
 def _note_model(run: Run, task: Atomic, choice: ModelChoice, bound: BoundTask) -> None:
@@ -203,14 +202,8 @@ def open_handler(
             sandbox=bound.config.sandbox,
         )
         runs = Tools(tools, context)
-    log = SessionLog(
-        run.steps,
-        path,
-        tracer=services.tracer,
-        on_text=options.on_text,
-        on_message=options.on_message,
-    )
-    return Handler(plan, log, bound.budget, hints=hints, epoch=options.epoch, tools=runs)
+    log = SessionLog(run.steps, path, services.tracer, options.on_text, options.on_message)
+    return Handler(plan, log, bound.budget, hints, options.epoch, runs)
 
 
 def _read_answer(
@@ -263,9 +256,7 @@ def _read_answer(
         calls = functions.calls(answer.tool_calls)
         if calls or not content.strip():
             content = json.dumps(calls, ensure_ascii=False)
-        return TaskResult(
-            Status.COMPLETE, content, parsed_content=calls, notes=notes, usage=answer.usage
-        )
+        return TaskResult(_COMPLETE, content, parsed_content=calls, notes=notes, usage=answer.usage)
     if not content.strip():
         return TaskError(
             "INVALID_OUTPUT",
@@ -277,9 +268,7 @@ def _read_answer(
             usage=answer.usage,
             retryable=True,
         )
-    result = TaskResult(
-        Status.COMPLETE, content, parsed_content=None, notes=notes, usage=answer.usage
-    )
+    result = TaskResult(_COMPLETE, content, None, notes, answer.usage)
     return read_output(run, result, declared=task.output, path=bound.frame.path)
 
 
