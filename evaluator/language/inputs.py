@@ -4,9 +4,8 @@ text names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from operator import attrgetter
 from typing import Any
 
 from evaluator.errors import Diagnostic, ExpressionError, InputError, UsageError
@@ -18,7 +17,6 @@ from evaluator.nodes import Atomic, Input, Param, Span, Task, Text
 from evaluator.nodes.declare import field_of
 from evaluator.nodes.walk import children, descendants
 
-_name_of = attrgetter("name")
 _OF_STRINGS = ("string", "any")
 """Types that every text has."""
 
@@ -37,35 +35,42 @@ def bind_inputs(
     """
     values: dict[str, Any] = {}
     problems: list[Diagnostic] = []
-    names = list(map(_name_of, declared))
-    for name in given:
-        if name not in names:
-            takes = "it takes none"
-            if names:
-                takes = f"it takes: {', '.join(names)}"
-            message = f"there is no input {name!r}{nearest(name, names)} ({takes})"
-            problems.append(Diagnostic("error", "excess-input", message=message, span=location))
     for entry in declared:
-        if entry.name in given:
-            value = given[entry.name]
+        name = entry.name
+        if name in given:
+            value = given[name]
             if value.__class__ is str and entry.type in _OF_STRINGS:
-                values[entry.name] = value  # the usual case, without the calls
+                values[name] = value  # the usual case, without the calls
             else:
                 _take(entry, value, location=location, values=values, problems=problems)
         elif entry.must_be_given:
             about = ""
             if entry.description:
                 about = f": {entry.description}"
-            message = f"the required input {entry.name!r} ({entry.type}) is missing{about}"
+            message = f"the required input {name!r} ({entry.type}) is missing{about}"
             hint = f"declared at {entry.span}"
             problems.append(
                 Diagnostic("error", "missing-input", message=message, span=location, hint=hint)
             )
         elif entry.default is None and entry.is_given:
-            values[entry.name] = None
+            values[name] = None
+    if problems or not given.keys() <= values.keys():
+        problems = [*_excess(declared, given, location), *problems]
     if problems:
         raise InputError(problems)
     return values
+
+
+def _excess(
+    declared: Sequence[Input], given: Mapping[str, Any], location: Span
+) -> Iterator[Diagnostic]:
+    """The finding about each given value that no input takes."""
+    names = [entry.name for entry in declared]
+    takes = f"it takes: {', '.join(names)}" if names else "it takes none"
+    for name in given:
+        if name not in names:
+            message = f"there is no input {name!r}{nearest(name, names)} ({takes})"
+            yield Diagnostic("error", "excess-input", message=message, span=location)
 
 
 def check_type(value: Any, type_name: str, what: str, span: Span) -> Diagnostic | None:

@@ -307,7 +307,7 @@ class Interner:
         """As `number`, for the key that has this hash."""
         digest = digest or 1
         hashes = self._hashes
-        slot = (digest ^ (digest >> 32)) & self._mask
+        slot = digest & self._mask
         if hashes[slot] != _EMPTY:  # else it is new, as in most calls
             slot = self._slot(digest)
             if hashes[slot] != _EMPTY:
@@ -335,7 +335,7 @@ class Interner:
         """The slot where `digest` is, or would be."""
         mask = self._mask
         hashes = self._hashes
-        slot = (digest ^ (digest >> 32)) & mask
+        slot = digest & mask
         while (found := hashes[slot]) != _EMPTY and found != digest:
             slot = (slot + 1) & mask
         return slot
@@ -351,7 +351,7 @@ class Interner:
         hashes = self._hashes
         for digest, number in entries:
             if digest != _EMPTY:
-                slot = (digest ^ (digest >> 32)) & mask
+                slot = digest & mask
                 while hashes[slot] != _EMPTY:
                     slot = (slot + 1) & mask
                 hashes[slot] = digest
