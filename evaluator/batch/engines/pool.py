@@ -24,14 +24,13 @@ from evaluator.batch.engines.base import (
     ConcurrentRun,
     HostLost,
     IsStopping,
-    Job,
     LimiterProxy,
     Link,
     Remote,
     crash_result,
 )
 from evaluator.batch.engines.host import VERSIONS, Opened, Recipe, portable_error
-from evaluator.batch.engines.packing import ResultLines, pack_work
+from evaluator.batch.engines.packing import Job, ResultLines, pack_jobs
 from evaluator.batch.engines.taskfiles import IDS_EACH, Probe, find_unrecorded, store_files
 from evaluator.batch.progress import SilentProcess
 from evaluator.batch.work import Worker
@@ -258,7 +257,7 @@ class Pool:
 
     def _assign(self, jobs: Iterable[Job], member: _Member) -> None:
         is_stopping = self._is_stopping()
-        packed: list[tuple[Any, ...]] = []
+        sent: list[Job] = []
         for job in jobs:
             if is_stopping and not job.unrecorded and not job.lost:
                 self._run.hand_in(WorkResult(job.work, None, pending="stop requested"))
@@ -267,9 +266,9 @@ class Pool:
                 self._spawn(self._perform_here(job))
             else:
                 member.jobs[job.number] = job
-                packed.append((job.number, pack_work(job.work), job.unrecorded))
-        if packed:
-            member.link.send(("work", packed))
+                sent.append(job)
+        if sent:
+            member.link.send(("work", pack_jobs(sent)))
 
     async def _perform_here(self, job: Job) -> None:
         worker = replace(self._worker, unrecorded={**self._worker.unrecorded, **job.unrecorded})
