@@ -5,7 +5,7 @@ them out and answers them there (see `evaluator.batch.control`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
@@ -200,9 +200,9 @@ class Steering:
 
         return places
 
-    def begin(self, works: Iterable[WorkItem]) -> None:
+    def begin(self, works: Sequence[WorkItem]) -> None:
         """Counts samples as in flight."""
-        self._in_flight.update((id(work), work) for work in works)
+        self._in_flight.update(zip(map(id, works), works, strict=True))
 
     def end(self, works: Sequence[WorkItem], *, have_results: bool = False) -> None:
         """Counts samples as not in flight any more. `have_results`: their results are on the disk,

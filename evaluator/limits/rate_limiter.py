@@ -170,8 +170,7 @@ class RateLimiter:
         """
         endpoint = place.endpoint
         self.spending.renew(place.call, usage)
-        endpoint.renew(place, usage, latency_s, now)
-        if endpoint.in_flight > endpoint.limit:
+        if endpoint.renew(place, usage, latency_s, now):
             self._recall_places()
 
     def _recall_places(self) -> None:

@@ -209,7 +209,9 @@ class Pool:
     # -- jobs --------------------------------------------------------------------------------------
 
     def begin(self, works: Iterable[WorkItem]) -> None:
-        """Takes works; returns at once. The run gets their results."""
+        """Takes works, and sends those that a process has room for; returns at once. The run gets
+        their results.
+        """
         for work in works:
             unrecorded: dict[str, int] = {}
             if self._unrecorded:
@@ -217,16 +219,19 @@ class Pool:
             if work.resumes is not None:
                 unrecorded.setdefault(work.identity.value, work.resumes)
             self._waiting.append(Job(next(self._numbers), work, unrecorded))
-        self._distribute_soon()
+        self._distribute()
 
     def _distribute_soon(self) -> None:
-        """Distributes once for all jobs that arrive and end in this turn of the event loop."""
+        """Distributes once for all that changes in this turn of the event loop."""
         if not self._is_distributing:
             self._is_distributing = True
-            asyncio.get_running_loop().call_soon(self._distribute)
+            asyncio.get_running_loop().call_soon(self._distribute_now)
+
+    def _distribute_now(self) -> None:
+        self._is_distributing = False
+        self._distribute()
 
     def _distribute(self) -> None:
-        self._is_distributing = False
         if not self._is_open:
             return
         self._run_suspects()
@@ -316,7 +321,8 @@ class Pool:
             member.alone = None
         if self._failed_starts:
             self._failed_starts.pop(member.node.id, None)
-        self._distribute_soon()
+        if self._waiting or self._suspects or member.is_reserved:
+            self._distribute_soon()
         return jobs
 
     def _store_files(self, files: list[tuple[int, bytes]]) -> None:
