@@ -108,7 +108,7 @@ class PendingWork:
 
     def _new_work(self, samples: Sequence[Sample]) -> list[WorkItem]:
         """All work of samples that no earlier result can belong to."""
-        given = samples.values if isinstance(samples, PackedSamples) else samples
+        given = samples.packed if isinstance(samples, PackedSamples) else samples
         epochs = range(1, self.epochs + 1)
         works = [
             WorkItem.of(sample, epoch, cell=cell, variant=variant, scoring_part=self.scoring_part)

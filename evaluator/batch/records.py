@@ -17,6 +17,7 @@ that are cut off" in `docs/howto/run-a-batch.md` for the stricter readings.
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, field, fields, replace
 from enum import StrEnum
@@ -92,6 +93,17 @@ class Sample:
             return cls(*values)
         *fields, shots = values
         return cls(*fields, shots=tuple(Shot(*shot) for shot in shots))
+
+    def pack(self) -> bytes:
+        """The sample as `unpack` reads it, which may be in another process with the same version of
+        Python. Raises: ValueError, if it has other values than data.
+        """
+        return marshal.dumps(self.to_values())
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Sample:
+        """The sample that `pack` made `packed` from."""
+        return cls.from_values(marshal.loads(packed))
 
 
 _sample_values = attrgetter("id", "inputs", "target", "metadata", "place", "answer", "shots")

@@ -5,7 +5,7 @@ them out and answers them there (see `evaluator.batch.control`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
@@ -200,23 +200,23 @@ class Steering:
 
         return places
 
-    def begin(self, works: Iterable[WorkItem]) -> None:
+    def begin(self, works: Sequence[WorkItem]) -> None:
         """Counts samples as in flight."""
-        for work in works:
-            self._in_flight[id(work)] = work
+        self._in_flight.update(zip(map(id, works), works, strict=True))
 
-    def end(self, works: Iterable[WorkItem], *, have_results: bool = False) -> None:
+    def end(self, works: Sequence[WorkItem], *, have_results: bool = False) -> None:
         """Counts samples as not in flight any more. `have_results`: their results are on the disk,
         as far as a command ran them again. Without one the command stays, for the next session.
         """
         for work in works:
             self._in_flight.pop(id(work), None)
-            if self._waiting:
-                self._waiting.discard(work.identity.key)
-            if have_results and self.retrying:
+        if self._waiting:
+            self._waiting.difference_update(work.identity.key for work in works)
+        if have_results and self.retrying:
+            for work in works:
                 self.retrying.pop(work.identity.key, None)
-                if not self.retrying:
-                    self._finish_retries()
+            if not self.retrying:
+                self._finish_retries()
 
     def wait(self, work: WorkItem) -> None:
         """Counts a sample whose calls wait for a provider batch as in flight, until the `end` of

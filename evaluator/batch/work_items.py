@@ -39,8 +39,9 @@ class WorkItem:
 
     `resumes`: the task to resume, if there is one. `retry_of`: a failed task, which is started
     again. `answered`: an earlier result, which is only judged again. `keeps`: the scores of an
-    earlier session that stay, by name; their scorers are not called. `packed`: the sample as data,
-    if it was given as such.
+    earlier session that stay, by name; their scorers are not called. `packed`: the sample as
+    bytes (see `Sample.pack`), if it was given as such and there is nothing but it, the cell and the
+    epoch.
     """
 
     sample: Sample
@@ -54,25 +55,25 @@ class WorkItem:
     answered: SampleResult | None = None
     keeps: Mapping[str, Score] = field(default_factory=dict[str, Score])
     scoring_part: str = ""
-    packed: tuple[Any, ...] = field(default=(), init=False, repr=False, compare=False)
+    packed: bytes = field(default=b"", init=False, repr=False, compare=False)
 
     @classmethod
     def of(
         cls,
-        sample: Sample | tuple[Any, ...],
+        sample: Sample | bytes,
         epoch: int,
         cell: Cell,
         variant: Variant,
         scoring_part: str,
     ) -> WorkItem:
-        """The work for a sample without an earlier result. Of a sample as data (see
-        `Sample.to_values`), and of the identity, the objects are made when they are first read,
-        which may be in another process.
+        """The work for a sample without an earlier result. Of a packed sample (see `Sample.pack`),
+        and of the identity, the objects are made when they are first read, which may be in another
+        process.
         """
         work = cls.__new__(cls)
         if isinstance(sample, Sample):
             work.sample = sample
-            work.packed = ()
+            work.packed = b""
         else:
             work.packed = sample
         work.epoch = epoch
@@ -89,7 +90,7 @@ class WorkItem:
     def __getattr__(self, name: str) -> Any:
         """Called for an attribute that has no value yet."""
         if name == "sample":
-            self.sample = Sample.from_values(self.packed)
+            self.sample = Sample.unpack(self.packed)
             return self.sample
         if name == "identity":
             self.identity = Identity.of(self.cell, self.sample, self.epoch)

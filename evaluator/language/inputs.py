@@ -49,7 +49,7 @@ def bind_inputs(
             about = ""
             if entry.description:
                 about = f": {entry.description}"
-            message = f"the required input {entry.name!r} ({entry.type}) is missing{about}"
+            message = f"the required input {name!r} ({entry.type}) is missing{about}"
             hint = f"declared at {entry.span}"
             problems.append(
                 Diagnostic("error", "missing-input", message=message, span=location, hint=hint)

@@ -126,23 +126,25 @@ class BatchSpending:
         else:
             self._reserved_cost_usd = 0.0
         if usage is not None:
-            self._add(usage, cost_usd, tokens)
+            self.renew(call, usage)
         elif error is None or error.maybe_billed:
             self.cost_usd += cost_usd
             self.tokens += tokens
 
-    def renew(self, call: PlannedCall, usage: CallUsage) -> None:
-        """Counts what `call` used; its reservation is that of the same call again."""
-        self._add(usage, call.cost_usd or 0.0, _tokens_of(call) or 0)
-
-    def _add(self, usage: Usage | CallUsage, most_cost_usd: float, most_tokens: int) -> None:
-        """Adds a usage; where it is unknown, the most that it may be."""
+    def renew(self, call: PlannedCall, usage: Usage | CallUsage) -> None:
+        """Counts what `call` used, and where that is unknown the most that it may have used; its
+        reservation is that of the same call again.
+        """
         cost_usd = usage.cost_usd
-        self.cost_usd += most_cost_usd if cost_usd is None else cost_usd
-        tokens = most_tokens
-        if usage.input_tokens is not None and usage.output_tokens is not None:
-            tokens = usage.input_tokens + usage.output_tokens
-        self.tokens += tokens
+        if cost_usd is None:
+            cost_usd = call.cost_usd or 0.0
+        self.cost_usd += cost_usd
+        input_tokens = usage.input_tokens
+        output_tokens = usage.output_tokens
+        if input_tokens is None or output_tokens is None:
+            self.tokens += _tokens_of(call) or 0
+        else:
+            self.tokens += input_tokens + output_tokens
 
 
 def _fits(

@@ -302,8 +302,10 @@ class Endpoint:
         elif error is not None:
             self._fail(call, error, now=now)
 
-    def renew(self, call: CallInFlight, usage: CallUsage, latency_s: float, now: float) -> None:
-        """Counts the end of `call`, as `end`, and begins it again."""
+    def renew(self, call: CallInFlight, usage: CallUsage, latency_s: float, now: float) -> bool:
+        """Counts the end of `call`, as `end`, and begins it again. Returns: whether more calls run
+        than may from now on.
+        """
         if self._has_rates or not usage.turns:
             self.end(call, usage, None, latency_s, now)
             begun = self.begin(call.call, now)
@@ -314,6 +316,7 @@ class Endpoint:
             self._count(call, usage, now=now)
             self._limit.answered(call.began, now, latency_s, usage.output_tokens, is_used=is_full)
         call.began = now
+        return self.in_flight > self._limit.value
 
     def _expected_tokens(self, call: PlannedCall) -> float:
         """An estimate of the tokens of `call`: its answer is expected to be as long as earlier

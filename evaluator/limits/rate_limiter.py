@@ -170,8 +170,7 @@ class RateLimiter:
         """
         endpoint = place.endpoint
         self.spending.renew(place.call, usage)
-        endpoint.renew(place, usage, latency_s, now)
-        if endpoint.in_flight > endpoint.limit:
+        if endpoint.renew(place, usage, latency_s, now):
             self._recall_places()
 
     def _recall_places(self) -> None:
@@ -423,9 +422,11 @@ class PlacePermit:
         if self._call is not None and self._call.call is not call:
             self._limiter.plan(self._call, call)
 
-    def renew(self, usage: CallUsage, latency_s: float, call: PlannedCall | None) -> None:
+    def renew(
+        self, usage: CallUsage, latency_s: float, call: PlannedCall | None, now: float
+    ) -> None:
         """Reports an answered call, as `release`, and keeps the place. `call`: see `plan`."""
         if call is not None:
             self.plan(call)
         if self._call is not None:
-            self._limiter.renew(self._call, usage, latency_s, self._loop.time())
+            self._limiter.renew(self._call, usage, latency_s, now)

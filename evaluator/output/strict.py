@@ -83,7 +83,9 @@ def read_strict(text: str) -> Any:
         raise ValueError("no value") from error
     if end != len(text) and text[end:].strip(_BLANKS):
         raise ValueError("text after the value")
-    if text.count("[") + text.count("{") > MAX_DEPTH and too_deep(value):
+    # A shorter text has too few brackets.
+    is_long = len(text) > MAX_DEPTH
+    if is_long and text.count("[") + text.count("{") > MAX_DEPTH and too_deep(value):
         raise RecursionError
     return value
 

@@ -307,11 +307,12 @@ class Interner:
         """As `number`, for the key that has this hash."""
         digest = digest or 1
         hashes = self._hashes
-        slot = (digest ^ (digest >> 32)) & self._mask
-        if hashes[slot] != _EMPTY:  # else it is new, as in most calls
-            slot = self._slot(digest)
-            if hashes[slot] != _EMPTY:
+        mask = self._mask
+        slot = digest & mask
+        while (found := hashes[slot]) != _EMPTY:
+            if found == digest:
                 return self._numbers[slot]
+            slot = (slot + 1) & mask
         if self._shift < 64 and (stored := self._find_stored(digest)) is not None:
             return stored
         number = self._count
@@ -335,7 +336,7 @@ class Interner:
         """The slot where `digest` is, or would be."""
         mask = self._mask
         hashes = self._hashes
-        slot = (digest ^ (digest >> 32)) & mask
+        slot = digest & mask
         while (found := hashes[slot]) != _EMPTY and found != digest:
             slot = (slot + 1) & mask
         return slot
@@ -346,12 +347,12 @@ class Interner:
             self._store(entries)
             self._set_slots(_MOST_SLOTS)
             return
-        self._set_slots(min(4 * (self._mask + 1), _MOST_SLOTS))
+        self._set_slots(min(16 * (self._mask + 1), _MOST_SLOTS))
         mask = self._mask
         hashes = self._hashes
         for digest, number in entries:
             if digest != _EMPTY:
-                slot = (digest ^ (digest >> 32)) & mask
+                slot = digest & mask
                 while hashes[slot] != _EMPTY:
                     slot = (slot + 1) & mask
                 hashes[slot] = digest

@@ -243,5 +243,6 @@ def test_an_invalid_shard_is_refused(text: Any) -> None:
 
 
 def test_a_shard_knows_its_part() -> None:
-    assert [place for place in range(7) if Shard.parse("2/3").takes(place)] == [1, 4]
+    assert [*Shard.parse("2/3").select(range(7), 0)] == [1, 4]
+    assert [*Shard.parse("2/3").select(range(3, 7), 3)] == [4]
     assert Shard.parse("2/3").size(7) == 2

@@ -1,6 +1,6 @@
-"""The Engine protocol, the concurrent run that engines share, and the jobs and links of a pool.
+"""The Engine protocol, the concurrent run that engines share, and the links of a pool.
 
-A `Job` is a sample that a process evaluates, a `Link` the connection to one process.
+A `Link` is the connection to one process.
 
 A call made in another process acquires its permit from the batch's one limiter, together with all
 other calls, and reports its usage there; requests and answers are messages. The calls of a lost
@@ -12,18 +12,18 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, Protocol, runtime_checkable
 
 from evaluator import clock
-from evaluator.batch.engines.packing import ResultLines
+from evaluator.batch.engines.packing import Job, ResultLines
 from evaluator.batch.progress import SilentProcess
 from evaluator.batch.records import Failure, SampleResult, Verdict
 from evaluator.batch.work import Worker
 from evaluator.batch.work_items import WorkItem, WorkResult
 from evaluator.errors import EvaluatorError, ProviderError
 from evaluator.errors.results import Usage
-from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.call_limiter import (
     UNLIMITED,
     UNUSED,
@@ -239,18 +239,6 @@ class LocalEngine:
         await perform_here(self._run, worker.perform, next_work, on_done)
 
 
-@dataclass(slots=True, eq=False)
-class Job:
-    """`unrecorded`: task files of the sample, by label. `lost`: how many processes were lost with
-    it.
-    """
-
-    number: int
-    work: WorkItem
-    unrecorded: dict[str, int]
-    lost: int = 0
-
-
 def crash_result(job: Job) -> SampleResult:
     """The error of a sample whose process ended while it evaluated only that sample."""
     message = (
@@ -350,9 +338,13 @@ Send = Callable[[tuple[Any, ...]], None]
 """Queues a message for the other process: its kind, then its contents. Does not wait."""
 
 
-EndedCall = tuple[int, CallUsage, float, PlannedCall | None]
-"""The number of a place that a process keeps, and how the call there has ended: its usage, its
-seconds, and which call it was, unless it was the one that the place was acquired for.
+EndedCall = tuple[int, tuple[Any, ...], float, PlannedCall | None]
+"""The number of a place that a process keeps, and how the call there has ended: the values of its
+CallUsage, its seconds, and which call it was, unless it was the one that the place was acquired
+for.
+"""
+_usage_of: Callable[[tuple[Any, ...]], CallUsage] = partial(tuple.__new__, CallUsage)
+"""Makes a CallUsage of its values, as `CallUsage._make` does, in C. A pickled one is slow to read.
 """
 
 IDLE_S = 1.0
@@ -434,9 +426,7 @@ class RemoteLimiter:
         if usage is not None and number in self._kept and not self._acquiring:
             self._free.setdefault((call.label, call.endpoint), []).append(number)
             is_known = usage.cost_usd is not None and usage.output_tokens is not None
-            used = CallUsage(
-                usage.turns, usage.input_tokens, usage.output_tokens, cost_usd=usage.cost_usd
-            )
+            used = (usage.turns, usage.input_tokens, usage.output_tokens, usage.cost_usd)
             self._send(("renew", number, used, latency_s, None if is_known else call))
             if self._check is None:
                 self._check_later()
@@ -545,10 +535,11 @@ class LimiterProxy:
 
     def renew(self, ended: Iterable[EndedCall]) -> None:
         """Calls have ended in places that the process keeps; see `release`."""
-        for number, usage, latency_s, call in ended:
+        now = asyncio.get_running_loop().time()
+        for number, used, latency_s, call in ended:
             permit = self._permits.get(number)
             if isinstance(permit, PlacePermit):
-                permit.renew(usage, latency_s, call)
+                permit.renew(_usage_of(used), latency_s, call, now)
 
     def release(
         self,

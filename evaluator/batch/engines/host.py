@@ -31,7 +31,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from evaluator.batch.engines.base import RemoteLimiter
-from evaluator.batch.engines.packing import ResultPacker, unpack_work
+from evaluator.batch.engines.packing import ResultPacker, unpack_jobs
 from evaluator.batch.engines.taskfiles import OwnFolder, Probe
 from evaluator.batch.records import Limited
 from evaluator.batch.scorers.contract import exception_text
@@ -323,9 +323,9 @@ class Host:
         """Takes messages: a pickled list."""
         for kind, *rest in pickle.loads(messages):
             if kind == "work":
-                for number, packed, unrecorded in rest[0]:
-                    performing = self._perform(number, unpack_work(packed), unrecorded)
-                    self._tasks[number] = asyncio.ensure_future(performing)
+                for job in unpack_jobs(rest[0]):
+                    performing = self._perform(job.number, job.work, job.unrecorded)
+                    self._tasks[job.number] = asyncio.ensure_future(performing)
             elif kind in ("acquired", "rejected"):
                 self._limiter.answer(*rest)
             elif kind == "recall":

@@ -6,8 +6,7 @@ writes the lines and adds up the counts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from evaluator.batch.identity import Identity, encode_results, parse_line
@@ -18,56 +17,95 @@ from evaluator.batch.work_items import WorkItem, used_now
 from evaluator.lazy_dataclass import dataclass
 from evaluator.record.steps import Scrub
 
-_NOTHING_EARLIER = (None, None, None, {})
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A sample that a process evaluates. `unrecorded`: task files of the sample, by label. `lost`:
+    how many processes were lost with it.
+    """
+
+    number: int
+    work: WorkItem
+    unrecorded: dict[str, int]
+    lost: int = 0
 
 
-def pack_work(work: WorkItem) -> tuple[Any, ...]:
-    """What `unpack_work` makes the work of. It is pickled faster than the work."""
-    earlier: tuple[Any, ...] | None = (work.resumes, work.retry_of, work.answered, work.keeps)
-    if earlier == _NOTHING_EARLIER:
-        earlier = None
-    values = work.packed
-    made_by: Any = ""
-    if not values:
-        values = work.sample.to_values()
-        identity = work.identity
-        if identity.made_of is None:
-            made_by = (identity.key, identity.value, identity.parts)
+PackedJobs = tuple[tuple[Any, ...], list[int], list[Any], list[Any]]
+"""Jobs of one cell and epoch: these and what belongs to the cell; then for each job its number, its
+sample, and the rest, if there is any.
+"""
+
+
+def pack_jobs(jobs: Iterable[Job]) -> list[PackedJobs]:
+    """What `unpack_jobs` makes the jobs of, in their order. The samples that a work has as bytes
+    are sent as they are.
+    """
+    packed: list[PackedJobs] = []
+    common: tuple[Any, ...] = ()
+    numbers: list[int] = []
+    samples: list[Any] = []
+    rests: list[Any] = []
+    for job in jobs:
+        work = job.work
+        cell = (work.epoch, work.cell, work.variant, work.scoring_part)
+        if cell != common:
+            common = cell
+            numbers = []
+            samples = []
+            rests = []
+            packed.append((common, numbers, samples, rests))
+        numbers.append(job.number)
+        if not work.packed:
+            samples.append(work.sample.to_values())
+            rests.append(_rest_of(work, job.unrecorded))
         else:
-            made_by = identity.made_of[-1]
-    return (
-        values,
-        work.epoch,
-        work.cell,
-        work.variant,
-        made_by,
-        work.scored_by,
-        work.scoring_part,
-        earlier,
-    )
+            samples.append(work.packed)
+            rests.append(job.unrecorded or None)
+    return packed
 
 
-def unpack_work(packed: tuple[Any, ...]) -> WorkItem:
-    """The work that `pack_work` was given."""
-    values, epoch, cell, variant, made_by, scored_by, scoring_part, earlier = packed
-    sample = Sample.from_values(values)
-    if isinstance(made_by, str):
-        identity = Identity.of(cell, sample, epoch, made_by)
+def _rest_of(work: WorkItem, unrecorded: Mapping[str, int]) -> tuple[Any, ...]:
+    """What a work has besides its sample, and its unrecorded task files."""
+    identity = work.identity
+    if identity.made_of is None:
+        made_by = (identity.key, identity.value, identity.parts)
     else:
-        identity = Identity(*made_by)
-    work = WorkItem(
-        sample,
-        epoch,
-        cell=cell,
-        variant=variant,
-        identity=identity,
-        scored_by=scored_by,
-        scoring_part=scoring_part,
-    )
-    if earlier is None:
-        return work
-    resumes, retry_of, answered, keeps = earlier
-    return replace(work, resumes=resumes, retry_of=retry_of, answered=answered, keeps=keeps)
+        made_by = identity.made_of[-1]
+    earlier = (work.resumes, work.retry_of, work.answered, work.keeps)
+    return made_by, work.scored_by, earlier, unrecorded
+
+
+def unpack_jobs(packed: Iterable[PackedJobs]) -> Iterator[Job]:
+    """The jobs that `pack_jobs` was given."""
+    for (epoch, cell, variant, scoring_part), numbers, samples, rests in packed:
+        for number, sample, rest in zip(numbers, samples, rests, strict=True):
+            if isinstance(sample, bytes):
+                work = WorkItem.of(
+                    sample, epoch, cell=cell, variant=variant, scoring_part=scoring_part
+                )
+                yield Job(number, work, rest or {})
+                continue
+            made_by, scored_by, earlier, unrecorded = rest
+            unpacked = Sample.from_values(sample)
+            if isinstance(made_by, str):
+                identity = Identity.of(cell, unpacked, epoch, made_by)
+            else:
+                identity = Identity(*made_by)
+            resumes, retry_of, answered, keeps = earlier
+            work = WorkItem(
+                unpacked,
+                epoch,
+                cell=cell,
+                variant=variant,
+                identity=identity,
+                scored_by=scored_by,
+                resumes=resumes,
+                retry_of=retry_of,
+                answered=answered,
+                keeps=keeps,
+                scoring_part=scoring_part,
+            )
+            yield Job(number, work, unrecorded)
 
 
 @dataclass(slots=True, eq=False)

@@ -24,14 +24,13 @@ from evaluator.batch.engines.base import (
     ConcurrentRun,
     HostLost,
     IsStopping,
-    Job,
     LimiterProxy,
     Link,
     Remote,
     crash_result,
 )
 from evaluator.batch.engines.host import VERSIONS, Opened, Recipe, portable_error
-from evaluator.batch.engines.packing import ResultLines, pack_work
+from evaluator.batch.engines.packing import Job, ResultLines, pack_jobs
 from evaluator.batch.engines.taskfiles import IDS_EACH, Probe, find_unrecorded, store_files
 from evaluator.batch.progress import SilentProcess
 from evaluator.batch.work import Worker
@@ -210,7 +209,9 @@ class Pool:
     # -- jobs --------------------------------------------------------------------------------------
 
     def begin(self, works: Iterable[WorkItem]) -> None:
-        """Takes works; returns at once. The run gets their results."""
+        """Takes works, and sends those that a process has room for; returns at once. The run gets
+        their results.
+        """
         for work in works:
             unrecorded: dict[str, int] = {}
             if self._unrecorded:
@@ -218,16 +219,19 @@ class Pool:
             if work.resumes is not None:
                 unrecorded.setdefault(work.identity.value, work.resumes)
             self._waiting.append(Job(next(self._numbers), work, unrecorded))
-        self._distribute_soon()
+        self._distribute()
 
     def _distribute_soon(self) -> None:
-        """Distributes once for all jobs that arrive and end in this turn of the event loop."""
+        """Distributes once for all that changes in this turn of the event loop."""
         if not self._is_distributing:
             self._is_distributing = True
-            asyncio.get_running_loop().call_soon(self._distribute)
+            asyncio.get_running_loop().call_soon(self._distribute_now)
+
+    def _distribute_now(self) -> None:
+        self._is_distributing = False
+        self._distribute()
 
     def _distribute(self) -> None:
-        self._is_distributing = False
         if not self._is_open:
             return
         self._run_suspects()
@@ -258,7 +262,7 @@ class Pool:
 
     def _assign(self, jobs: Iterable[Job], member: _Member) -> None:
         is_stopping = self._is_stopping()
-        packed: list[tuple[Any, ...]] = []
+        sent: list[Job] = []
         for job in jobs:
             if is_stopping and not job.unrecorded and not job.lost:
                 self._run.hand_in(WorkResult(job.work, None, pending="stop requested"))
@@ -267,9 +271,9 @@ class Pool:
                 self._spawn(self._perform_here(job))
             else:
                 member.jobs[job.number] = job
-                packed.append((job.number, pack_work(job.work), job.unrecorded))
-        if packed:
-            member.link.send(("work", packed))
+                sent.append(job)
+        if sent:
+            member.link.send(("work", pack_jobs(sent)))
 
     async def _perform_here(self, job: Job) -> None:
         worker = replace(self._worker, unrecorded={**self._worker.unrecorded, **job.unrecorded})
@@ -317,7 +321,8 @@ class Pool:
             member.alone = None
         if self._failed_starts:
             self._failed_starts.pop(member.node.id, None)
-        self._distribute_soon()
+        if self._waiting or self._suspects or member.is_reserved:
+            self._distribute_soon()
         return jobs
 
     def _store_files(self, files: list[tuple[int, bytes]]) -> None:

@@ -245,10 +245,10 @@ class ProcessHost:
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """See `Remote`. What is posted is not answered: the connection keeps the order."""
-        await self._connected()
         if method == "post":
             await self._send(None, method, arguments)
             return None
+        await self._connected()
         number = next(self._numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         await self._send(number, method, arguments)

@@ -21,6 +21,7 @@ import re
 import stat
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, cast
 
@@ -36,6 +37,8 @@ MAX_ROW_BYTES = 64 * 1024 * 1024
 
 _BOM = b"\xef\xbb\xbf"
 _PIECE = 1 << 20
+_BROKEN = (OSError, EOFError, zlib.error)
+"""What reading a file raises that cannot be read, or is not compressed as its name says."""
 
 
 def check_file(path: Path) -> None:
@@ -68,7 +71,7 @@ def read_bytes(read: Callable[[int], bytes], path: Path, line: int, size: int) -
     """The next bytes by `read(size)`. Raises: RowError, after `line` lines."""
     try:
         return read(size)
-    except (OSError, EOFError, zlib.error) as error:
+    except _BROKEN as error:
         raise _unreadable(path, error, line=line + 1) from error
 
 
@@ -82,20 +85,26 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """
     number = 0
     with open_bytes(path) as file:
-        while line := read_bytes(file.readline, path, line=number, size=MAX_ROW_BYTES + 1):
-            number += 1
-            if len(line) > MAX_ROW_BYTES:
-                message = (
-                    f"the line is longer than {MAX_ROW_BYTES >> 20} MiB; put each row on one line"
-                )
-                raise RowError(message, source=str(path), line=number)
-            if number == 1:
-                line = line.removeprefix(_BOM)
-            try:
-                yield number, line.decode()
-            except UnicodeDecodeError as error:
-                column = len(line[: error.start].decode()) + 1
-                raise not_utf8(path, number, column=column, data=line) from error
+        lines = iter(partial(file.readline, MAX_ROW_BYTES + 1), b"")
+        try:
+            for line in lines:
+                number += 1
+                if len(line) > MAX_ROW_BYTES:
+                    message = (
+                        f"the line is longer than {MAX_ROW_BYTES >> 20} MiB; put each row on one "
+                        "line"
+                    )
+                    raise RowError(message, source=str(path), line=number)
+                if number == 1:
+                    line = line.removeprefix(_BOM)
+                try:
+                    text = line.decode()
+                except UnicodeDecodeError as error:
+                    column = len(line[: error.start].decode()) + 1
+                    raise not_utf8(path, number, column=column, data=line) from error
+                yield number, text
+        except _BROKEN as error:
+            raise _unreadable(path, error, line=number + 1) from error
 
 
 def not_utf8(path: Path, line: int, column: int, data: bytes) -> RowError:
@@ -161,11 +170,11 @@ _LONGEST_TOKEN = 16
 def read_jsonl(path: Path) -> Rows:
     """Each row with its line; blank lines are skipped. Raises: RowError, with line and column."""
     for number, line in read_lines(path):
-        if line.isspace():
-            continue
         try:
             row = read_strict(line)
         except (ValueError, RecursionError) as error:
+            if line.isspace():
+                continue
             raise _broken(line.rstrip("\r\n"), path, line=number, column=0) from error
         if row.__class__ is not dict:
             if number == 1 and line[0] == "[":

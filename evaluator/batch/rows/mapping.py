@@ -212,7 +212,7 @@ class Mapper:
                 self._id = _of_field("id", "id")
             self._is_numbered = self._is_numbered and LINE not in row
         try:
-            id = self._identify(row, place, line=line)
+            id = self._identify(row, place, line)
             inputs = self._inputs_of(row)
             if self._target is None:
                 target = row.get("target")
@@ -221,7 +221,7 @@ class Mapper:
             metadata: dict[str, Any] = {}
             if self._metadata is not None:
                 metadata = {name: get(row) for name, get in self._metadata.items()}
-            elif not self._takes_all:
+            elif not self._takes_all and not self._consumed.issuperset(row):
                 consumed = self._consumed
                 metadata = {name: value for name, value in row.items() if name not in consumed}
             if self._answer is None:
@@ -232,15 +232,8 @@ class Mapper:
                 shots = ()
             else:
                 shots = self._choose_shots(row, inputs)
-            sample = Sample(
-                id,
-                inputs,
-                target=target,
-                metadata=metadata,
-                place=place,
-                answer=answer,
-                shots=shots,
-            )
+            # By position, which takes half the time.
+            sample = Sample(id, inputs, target, metadata, place, answer, shots)
             if self._seed is not None and (sample := shuffle_choices(sample, self._seed)) is None:
                 raise MissingField("there is no list `choices` or `options` to shuffle")
         except (MissingField, ExpressionError) as error:

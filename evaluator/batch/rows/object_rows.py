@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
 from functools import partial
@@ -192,9 +192,11 @@ class Shard:
     def __str__(self) -> str:
         return f"{self.number}/{self.of}"
 
-    def takes(self, place: int) -> bool:
-        """Whether the selected row at `place`, counted from 0, belongs to this part."""
-        return place % self.of == self.number - 1
+    def select(self, rows: Sequence[T], place: int) -> Sequence[T]:
+        """Those of `rows` that belong to this part. `place` is that of the first one among all
+        selected rows, counted from 0.
+        """
+        return rows[(self.number - 1 - place) % self.of :: self.of]
 
     def size(self, rows: int) -> int:
         return len(range(self.number - 1, rows, self.of))

@@ -19,7 +19,7 @@ from collections.abc import (
 from contextlib import AsyncExitStack, aclosing, closing
 from dataclasses import asdict, field
 from functools import cached_property, partial
-from itertools import count
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -233,13 +233,15 @@ class RowSource:
         else:
             slices = self._slices()
         part = shard_of(self._selection)
-        places = count()
+        place = 0
         async with aclosing(slices):
             async for samples in slices:
+                mine = samples
                 if part is not None:
-                    samples = [sample for sample in samples if part.takes(next(places))]
-                if samples:
-                    yield samples
+                    mine = part.select(samples, place)
+                    place += len(samples)
+                if mine:
+                    yield mine
 
     async def _read_slices(self, checked: CheckedSamples) -> AsyncGenerator[Sequence[Sample], None]:
         for samples in checked.slices():
@@ -324,8 +326,8 @@ class RowSource:
         self._checked = checked
 
     def _all(self, this: _Pass) -> Iterator[Sample]:
-        yield from self._taken(this)
-        yield from this.finish()
+        taken = partial(self._taken, this)
+        return chain.from_iterable(read() for read in (taken, this.finish))
 
     def read_ahead(self) -> Iterator[Sample | None]:
         """The samples, or with `sample` those that it draws from, without using up the source. A

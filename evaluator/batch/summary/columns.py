@@ -308,13 +308,16 @@ class Columns:
         self._count += len(rows)
         self._add_block(block)
         for name, scores in block.scores.items():
+            if not any(scores[_METADATA]):
+                continue
             put_metadata = self.scorers[name].put_metadata
             for row, metadata in enumerate(scores[_METADATA], first):
                 if metadata:
                     put_metadata(row, metadata)
-        for row, fields in enumerate(block.fields, first):
-            if fields is not None:
-                self._number_fields(row, fields)
+        if any(block.fields):
+            for row, fields in enumerate(block.fields, first):
+                if fields is not None:
+                    self._number_fields(row, fields)
 
     def _put(self, row: int, result: ResultRow) -> None:
         if row == self._count:

@@ -5,6 +5,7 @@ in another process, and added to the columns of the batch's process, many result
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from operator import index
@@ -31,6 +32,12 @@ TOKENS = (
     "scoring_output_tokens",
 )
 _FIRST_TOKENS = len(DOLLARS)
+NUMBER_TYPES = ("i", "i", "f", *"d" * len(DOLLARS), *"i" * len(TOKENS))
+"""The typecodes of the columns for the `numbers` of a ResultBlock."""
+_RUN_TYPE = "i"
+_VERDICT_TYPE = "b"
+SCORE_TYPES = ("b", "d", "b")
+"""The typecodes of the columns for the state, the value and the verdict of a score."""
 _PLACES = {name: place for place, name in enumerate((*DOLLARS, *TOKENS))}
 _SCORING_PLACES = {
     "cost_usd": 1,
@@ -65,7 +72,8 @@ _NO_SCORE: ScoreRow = (ABSENT, math.nan, NONE, None, None, None)
 
 
 class ResultBlock(NamedTuple):
-    """Results side by side: each field has a value for every result.
+    """Results side by side: each field has a value for every result. Numbers are in arrays of the
+    types that the columns have: they are sent and appended as they are.
 
     The key and the id of the sample; the cell and the epoch; what identifies its run (see
     `run_of`); the code of the verdict; the kind and the message of the error; the target as
@@ -77,13 +85,13 @@ class ResultBlock(NamedTuple):
     sample_ids: Sequence[str]
     cells: Sequence[tuple[str, str]]
     epochs: Sequence[int]
-    runs: Sequence[int]
-    verdicts: Sequence[int]
+    runs: array[int]
+    verdicts: array[int]
     errors: Sequence[tuple[str, str] | None]
     targets: Sequence[Any]
     fields: Sequence[Fields | None]
     scores: Mapping[str, Sequence[Sequence[Any]]]
-    numbers: Sequence[Sequence[float]]
+    numbers: Sequence[array[Any]]
 
     @classmethod
     def of(cls, rows: Sequence[ResultRow]) -> ResultBlock:
@@ -93,8 +101,14 @@ class ResultBlock(NamedTuple):
         scores: dict[str, Sequence[Sequence[Any]]] = {}
         for name in dict.fromkeys(chain.from_iterable(by_result)):
             found = [each.get(name, _NO_SCORE) for each in by_result]
-            scores[name] = tuple(zip(*found, strict=True))
-        return cls._make([*columns[:_SCORES], scores, columns[_SCORES + 1 :]])
+            parts = list(zip(*found, strict=True))
+            scores[name] = [*map(array, SCORE_TYPES, parts), *parts[len(SCORE_TYPES) :]]
+        block = cls._make([*columns[:_SCORES], scores, columns[_SCORES + 1 :]])
+        return block._replace(
+            runs=array(_RUN_TYPE, block.runs),
+            verdicts=array(_VERDICT_TYPE, block.verdicts),
+            numbers=list(map(array, NUMBER_TYPES, block.numbers)),
+        )
 
     def rows(self) -> list[ResultRow]:
         """The rows that it was made of; a score that a row had not is one that is absent."""

@@ -26,7 +26,7 @@ from evaluator.background import BackgroundStore, BackgroundTools
 from evaluator.batch import Cell, Identity, Sample, Score, Shot, Variant, Verdict, WorkItem
 from evaluator.batch.engines import LocalEngine
 from evaluator.batch.engines.host import Host, make_recipe
-from evaluator.batch.engines.packing import pack_work, unpack_work
+from evaluator.batch.engines.packing import Job, pack_jobs, unpack_jobs
 from evaluator.batch.engines.process_engine import ProcessHost
 from evaluator.batch.engines.taskfiles import make_probe
 from evaluator.batch.identity import decode_line, is_sealed, parse_line
@@ -61,7 +61,7 @@ async def result_message(host: Host) -> tuple[Any, ...]:
 
 async def message_of_a_sample(judged_by: Any, folder: Path) -> tuple[Any, ...]:
     async with a_host(judged_by, folder) as (host, bench):
-        await host.post(pickle.dumps([("work", [(1, pack_work(bench.work(0)), {})])]))
+        await host.post(pickle.dumps([("work", pack_jobs([Job(1, bench.work(0), {})]))]))
         return await result_message(host)
 
 
@@ -110,7 +110,7 @@ def test_a_line_and_what_is_counted_of_it_hold_no_secret(
             work = bench.work(0)
             sample = replace(work.sample, inputs={"question": text}, metadata={"of": text})
             work = replace(work, sample=sample)
-            await host.post(pickle.dumps([("work", [(1, pack_work(work), {})])]))
+            await host.post(pickle.dumps([("work", pack_jobs([Job(1, work, {})]))]))
             _, numbers, line, totals, block = await result_message(host)
             assert numbers == [1]
             return line, repr(totals), block
@@ -150,7 +150,7 @@ def test_a_closing_host_cancels_its_samples_and_sends_nothing_about_them(tmp_pat
     async def run() -> None:
         async with a_host("exact", tmp_path) as (host, bench):
             bench.server.hold()
-            await host.post(pickle.dumps([("work", [(1, pack_work(bench.work(0)), {})])]))
+            await host.post(pickle.dumps([("work", pack_jobs([Job(1, bench.work(0), {})]))]))
             receiving = asyncio.ensure_future(result_message(host))
             await bench.server.until(lambda: bench.server.open == 1)
             await host.close()
@@ -253,7 +253,7 @@ def test_tasks_in_a_worker_process_may_start_background_tasks_on_the_machine_of_
                     elsewhere = replace(recipe.evaluator, machine="another")
                     recipe = replace(recipe, evaluator=elsewhere)
                 assert not isinstance(await host.open(pickle.dumps(recipe), None, 1), Exception)
-                await host.post(pickle.dumps([("work", [(1, pack_work(bench.work(0)), {})])]))
+                await host.post(pickle.dumps([("work", pack_jobs([Job(1, bench.work(0), {})]))]))
                 message = await result_message(host)
                 await host.close()
                 return message
@@ -291,7 +291,9 @@ def test_packed_work_is_the_same_work(changes: dict[str, Any]) -> None:
         sample, 2, cell=cell, variant=Variant("v", "m"), identity=identity, scored_by="by"
     )
     work = replace(work, **changes)
-    unpacked = unpack_work(pickle.loads(pickle.dumps(pack_work(work))))
+    (sent,) = unpack_jobs(pickle.loads(pickle.dumps(pack_jobs([Job(5, work, {"label": 6})]))))
+    unpacked = sent.work
+    assert (sent.number, sent.unrecorded) == (5, {"label": 6})
     assert replace(unpacked, identity=work.identity) == work
     for name in ("key", "value", "parts"):
         assert getattr(unpacked.identity, name) == getattr(work.identity, name)
@@ -303,10 +305,16 @@ def test_work_for_a_sample_as_data_is_the_work_for_the_sample() -> None:
     sample = Sample("a", {"q": "How?"}, ["x"], {"level": 1}, 3, shots=(Shot({"q": "Why?"}, "so"),))
     whole, packed = (
         WorkItem.of(given, 2, cell=cell, variant=variant, scoring_part="by")
-        for given in (sample, sample.to_values())
+        for given in (sample, sample.pack())
     )
-    sent = unpack_work(pickle.loads(pickle.dumps(pack_work(packed))))
-    for work in (packed, sent):
+    jobs = [Job(5, packed, {}), Job(6, replace(whole, epoch=3), {}), Job(7, packed, {"label": 8})]
+    sent = [*unpack_jobs(pickle.loads(pickle.dumps(pack_jobs(jobs))))]
+    assert [(job.number, job.work.epoch, job.unrecorded) for job in sent] == [
+        (5, 2, {}),
+        (6, 3, {}),
+        (7, 2, {"label": 8}),
+    ]
+    for work in (packed, sent[0].work, sent[2].work):
         assert work.sample == sample and work.judged_by() == whole.judged_by()
         for name in ("key", "value", "parts"):
             assert getattr(work.identity, name) == getattr(whole.identity, name)

@@ -498,7 +498,7 @@ async def _all_samples(rows: RowSource) -> list[Sample]:
 
 def test_samples_as_data_are_read_as_samples() -> None:
     samples = [Sample(f"s{n}", {"q": [n]}, n, shots=(Shot({}, "a"),) * n) for n in range(3)]
-    packed = checked_samples.PackedSamples([sample.to_values() for sample in samples])
+    packed = checked_samples.PackedSamples([sample.pack() for sample in samples])
     assert [*packed] == samples and len(packed) == 3
     assert packed[1] == samples[1] and [*packed[1:]] == samples[1:]
     assert samples[2] in packed
