@@ -145,7 +145,7 @@ def _encoded(
         except TypeError:
             # orjson refuses integers past 64 bits and lone surrogates.
             data = json.dumps(row, default=_to_plain, separators=(",", ":")).encode()
-        if not find_texts(of_others, known, texts):
+        if find_texts(of_others, known, texts) == "other":
             # orjson writes NaN as null, and types that a task file refuses, such as UUID.
             data = json.dumps(row, default=_to_plain, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, pairwise
 from math import isfinite
-from typing import Any, cast
+from typing import Any, Literal, cast
 from urllib.parse import quote, quote_plus, unquote
 
 from evaluator.patterns import Pattern
@@ -102,9 +102,14 @@ BETWEEN_TEXTS = '"\n"'
 """What texts are joined with to be searched at once: each is a line of its own, in quotes. So a
 dump of bytes begins where its text does, and no two texts look like one that is broken into lines.
 """
-_SCALARS = frozenset({int, bool, type(None)})
 
+ValueTypes = Literal["exact", "json", "other"]
+"""Which types the values in a JSON value have.
 
+"exact": texts, integers, booleans, None, lists, tuples and dicts, which all encoders write alike;
+"json": floats and subclasses too; "other": also a number that is NaN or infinite, or a type that
+is not one of JSON.
+"""
 Search = tuple[str, Callable[..., re.Match[str] | None]]
 """The character that each match begins with, which a text without a match seldom holds, and the
 search.
@@ -311,41 +316,58 @@ class Redactor:
         return f"<Redactor of {len(set(self._names.values()))} secrets>"
 
 
-def find_texts(values: Iterable[Any], known: set[str] | frozenset[str], found: list[str]) -> bool:
-    """Adds the texts and keys in JSON values to `found`, except those of `known`. Returns: False,
-    if they have a number that is NaN or infinite, or a value of another type than those of JSON.
+def find_texts(
+    values: Iterable[Any], known: set[str] | frozenset[str], found: list[str]
+) -> ValueTypes:
+    """Adds the texts and keys in JSON values to `found`, except those of `known`. Returns: which
+    types the values have.
     """
-    is_json = True
+    types: ValueTypes = "exact"
     pending: list[Iterable[Any]] = [values]
     # Values inside a value are added to the list while it is read.
     for container in pending:
         for value in container:
+            if value is None:
+                continue
+            # The commonest types first: this loop takes much of the time of a record.
             kind = type(value)
             if kind is str:
                 if value not in known:
                     found.append(value)
-            elif kind in _SCALARS:
+            elif kind is int:
                 continue
             elif kind is dict:
-                if not known.issuperset(value):
-                    found += [key for key in value if isinstance(key, str)]
-                pending.append(value.values())
+                if value:
+                    if not known.issuperset(value):
+                        found += [key for key in value if isinstance(key, str)]
+                    pending.append(value.values())
             elif kind is list or kind is tuple:
                 if value:
                     pending.append(value)
-            elif kind is float:
-                is_json = is_json and isfinite(value)
+            elif kind is bool:
+                continue
+            elif kind is float and isfinite(value):
+                types = _with_json(types)
             elif isinstance(value, list | tuple):
+                types = _with_json(types)
                 pending.append(cast("Iterable[Any]", value))
             elif isinstance(value, Mapping):
+                types = _with_json(types)
                 mapping = cast("Mapping[Any, Any]", value)
                 found += [key for key in mapping if isinstance(key, str)]
                 pending.append(mapping.values())
             elif isinstance(value, str):
+                types = _with_json(types)
                 found.append(str.__str__(value))
             else:
-                is_json = False
-    return is_json
+                types = "other"
+    return types
+
+
+def _with_json(types: ValueTypes) -> ValueTypes:
+    if types == "exact":
+        return "json"
+    return types
 
 
 def _has_trigger(text: str) -> bool:

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, fields
+from functools import lru_cache
 from json import encoder
 from typing import Any, Literal, Protocol, cast
 
@@ -300,7 +301,8 @@ def plain_json(value: object) -> object:
 
 
 # Another number where a step gets another meaning.
-_PERSON = b"steps 1"
+_EMPTY = hashlib.blake2b(digest_size=16, person=b"steps 1")
+_NONE: frozenset[str] = frozenset()
 
 
 def json_encoder(
@@ -364,6 +366,19 @@ def json_pieces(
 _canonical = json_pieces((",", ":"), ascii_only=True, sort_keys=True)
 
 
+@lru_cache(maxsize=1)
+def _sorted_dumps() -> tuple[Callable[[Any, None, int], bytes], int]:
+    # Commands that run nothing do not need orjson.
+    from orjson import (
+        OPT_PASSTHROUGH_DATACLASS,
+        OPT_PASSTHROUGH_DATETIME,
+        OPT_SORT_KEYS,
+        dumps,
+    )
+
+    return dumps, OPT_PASSTHROUGH_DATACLASS | OPT_PASSTHROUGH_DATETIME | OPT_SORT_KEYS
+
+
 class Scrub(Protocol):
     """Removes secrets from what is written."""
 
@@ -419,23 +434,43 @@ def fingerprint(value: Any, scrub: Scrub | None = None, fixed: FixedPart | None 
 
     Raises: UsageError, if the value is not JSON.
     """
+    known: set[str] | frozenset[str] = _NONE
+    if scrub is not None:
+        known = scrub.known
+    texts: list[str] = []
     try:
-        text = "".join(_canonical(value, False))
+        text = _canonical_text(value, known, texts)
         if fixed is not None:
             text = f"{text[:-1]},{fixed.json()[1:]}"
-        if scrub is not None and _holds_secret(value, scrub, fixed) and scrub.suspects(text):
+            if fixed.text not in known:
+                texts.append(fixed.text)
+        if scrub is not None and scrub.suspects_any(texts) and scrub.suspects(text):
             if fixed is not None:
                 value = {**value, **fixed.value}
             text = "".join(_canonical(scrub.redact_value(value), False))
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"a fingerprint is made of JSON values only: {error}") from error
-    return hashlib.blake2b(text.encode(), digest_size=16, person=_PERSON).hexdigest()
+    hashed = _EMPTY.copy()
+    hashed.update(text.encode())
+    return hashed.hexdigest()
 
 
-def _holds_secret(value: Any, scrub: Scrub, fixed: FixedPart | None) -> bool:
-    """Whether `redact_value` would change a text in `value` or `fixed`."""
-    texts: list[str] = []
-    find_texts((value,), scrub.known, texts)
-    if fixed is not None and fixed.text not in scrub.known:
-        texts.append(fixed.text)
-    return scrub.suspects_any(texts)
+def _canonical_text(value: Any, known: set[str] | frozenset[str], texts: list[str]) -> str:
+    """`value` as canonical JSON. Its texts are added to `texts`, except those of `known`.
+
+    Raises: TypeError, ValueError and RecursionError, if it is not JSON.
+    """
+    dumps, options = _sorted_dumps()
+    try:
+        # A third of the time of `_canonical`, or less.
+        data = dumps(value, None, options)
+    except TypeError:
+        # Also for a value that contains itself, in which no texts can be looked for.
+        text = "".join(_canonical(value, False))
+        find_texts((value,), known, texts)
+        return text
+    types = find_texts((value,), known, texts)
+    # The two differ in floats, in types that are not those of JSON, and in these characters.
+    if types == "exact" and data.isascii() and b"\x7f" not in data:
+        return data.decode()
+    return "".join(_canonical(value, False))

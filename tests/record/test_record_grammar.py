@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import json
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import get_args
+from uuid import UUID
 
 import jsonschema
 import pytest
@@ -527,6 +530,25 @@ def test_a_fingerprint_does_not_depend_on_the_order_of_keys_and_on_nothing_else(
     assert len(fingerprint({})) == 32
     with pytest.raises(UsageError):
         fingerprint({"a": object()})
+
+
+def test_a_fingerprint_is_that_of_the_canonical_json_whatever_encodes_it() -> None:
+    texts = [chr(code) for code in range(256)] + ["\u2028", "\ud800", "\U0001f600", 'a\n"b"\\c']
+    numbers = [0, -1, 2**53 + 1, 2**63, 2**64, 2**70, 0.1, 1e16, 1e-7, -0.0, 1e300, float("inf")]
+    others = [True, None, (1, ("a",)), [], {}, {"b": {"d": 1, "c": ["é", 1.5]}, "a": "x"}, {1: "a"}]
+    for value in [*texts, *numbers, *others, dict.fromkeys(texts, 0), ["x", 1e-7, "\x7f"]]:
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+        hashed = hashlib.blake2b(text.encode(), digest_size=16, person=b"steps 1")
+        assert fingerprint(value) == hashed.hexdigest(), value
+        assert fingerprint(value, Redactor({"KEY": "very-secret-value"})) == hashed.hexdigest()
+
+
+def test_a_fingerprint_refuses_what_is_not_json() -> None:
+    endless: list[object] = []
+    endless.append(endless)
+    for value in (UUID(int=4), b"bytes", {1, 2}, endless, {"a": [Decimal(1)]}):
+        with pytest.raises(UsageError, match="JSON values only"):
+            fingerprint(value, Redactor({"KEY": "very-secret-value"}))
 
 
 @pytest.mark.parametrize(
