@@ -13,6 +13,13 @@ from typing import Any, TypeVar
 from evaluator.processes import starting
 
 
+TASKS_A_TURN = 32
+"""So many tasks of many begin in one turn of the event loop. If a thousand began in one, the first
+request would be sent when all are prepared, and the answers would come together too, again and
+again: this process would wait for the endpoint, and then the endpoint for it.
+"""
+
+
 async def run_together(*parts: Awaitable[Any]) -> list[Any]:
     """Returns the results of all. The first error cancels the others and is raised when they have
     ended.
