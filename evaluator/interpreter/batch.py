@@ -107,7 +107,7 @@ async def _evaluated(
         else:
             add(None)
 
-    with short_tasks():
+    with short_tasks(concurrency):
         feeder = create_task(feed())
         try:
             while True:
