@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from itertools import count
 from typing import Any, Protocol, runtime_checkable
 
@@ -188,7 +188,7 @@ class ConcurrentRun:
 
 async def perform_here(
     run: ConcurrentRun,
-    perform: Callable[[WorkItem], Awaitable[WorkResult]],
+    perform: Callable[[WorkItem], Coroutine[Any, Any, WorkResult]],
     next_work: NextWork,
     on_done: OnDone,
 ) -> None:
@@ -196,10 +196,12 @@ async def perform_here(
     flight was cancelled and has ended when an exception is raised.
     """
     running: set[asyncio.Future[WorkResult]] = set()
+    # `asyncio.ensure_future` looks for the loop again for each work.
+    create_task = asyncio.get_running_loop().create_task
 
     def begin(works: Sequence[WorkItem]) -> None:
         for work in works:
-            future = asyncio.ensure_future(perform(work))
+            future = create_task(perform(work))
             running.add(future)
             future.add_done_callback(end)
 
