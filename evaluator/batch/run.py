@@ -52,6 +52,7 @@ from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.interpreter.sync import run_sync
 from evaluator.lazy_dataclass import frozen
 from evaluator.limits.call_limiter import fit_concurrency
+from evaluator.processes.concurrency import short_tasks
 from evaluator.processes.sandboxes import Sandbox
 
 if TYPE_CHECKING:
@@ -317,45 +318,46 @@ async def run_in_folder(
     kept = SessionManifest(folder, manifest, before)
     kept.begin(plan, total=plan.total if make_work is None else before.get("total"))
     tally = Tally()
-    try:
-        ended, columns = await run_session(
-            evaluator,
-            plan,
-            folder=folder,
-            engine=engine,
-            manifest=kept,
-            tally=tally,
-            notices=notices,
-            make_work=make_work,
-        )
-        folder.sync()
-    except BaseException as error:
-        # `error` is raised even if the manifest cannot be written. There is no summary, because
-        # a cancelled call has to end soon.
-        with suppress(EvaluatorError, OSError):
-            kept.interrupt(error, tally.ran)
-        raise
-    checked = None
-    if make_work is None:
-        checked = sign_checked(plan, folder, kept.created, ended)
-    kept.end(ended, checked)
-    folder.write_changed(ended.counts.explained)
-    # The thresholds of a shard are those of its whole batch.
-    thresholds = () if plan.options.select.shard else plan.thresholds
-    measured = measured_scorers(plan.thresholds) if plan.thresholds else ()
-    batch = open_batch(path)
-    if (
-        columns is None
-        or ended.stale
-        or ended.orphans
-        or not columns.groups.keys() <= set(batch.cells)
-    ):
-        summary = batch.summarise(plan.metrics, measured)
-    else:
-        summary = batch.summarise_columns(columns, plan.metrics, measured)
-    if plan.metrics:
-        folder.write_manifest(manifest | {"metric_values": _metric_values(summary, folder)})
-    folder.write_summary(summary.to_dict())
+    with short_tasks(plan.options.limits.concurrency):
+        try:
+            ended, columns = await run_session(
+                evaluator,
+                plan,
+                folder=folder,
+                engine=engine,
+                manifest=kept,
+                tally=tally,
+                notices=notices,
+                make_work=make_work,
+            )
+            folder.sync()
+        except BaseException as error:
+            # `error` is raised even if the manifest cannot be written. There is no summary, because
+            # a cancelled call has to end soon.
+            with suppress(EvaluatorError, OSError):
+                kept.interrupt(error, tally.ran)
+            raise
+        checked = None
+        if make_work is None:
+            checked = sign_checked(plan, folder, kept.created, ended)
+        kept.end(ended, checked)
+        folder.write_changed(ended.counts.explained)
+        # The thresholds of a shard are those of its whole batch.
+        thresholds = () if plan.options.select.shard else plan.thresholds
+        measured = measured_scorers(plan.thresholds) if plan.thresholds else ()
+        batch = open_batch(path)
+        if (
+            columns is None
+            or ended.stale
+            or ended.orphans
+            or not columns.groups.keys() <= set(batch.cells)
+        ):
+            summary = batch.summarise(plan.metrics, measured)
+        else:
+            summary = batch.summarise_columns(columns, plan.metrics, measured)
+        if plan.metrics:
+            folder.write_manifest(manifest | {"metric_values": _metric_values(summary, folder)})
+        folder.write_summary(summary.to_dict())
     if ended.error is not None:
         raise ended.error
     if thresholds:

@@ -41,7 +41,6 @@ from evaluator.errors import UsageError
 from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.limits.endpoints import host_of
 from evaluator.limits.rate_limiter import RateLimiter
-from evaluator.processes.concurrency import short_tasks
 from evaluator.store.owners import current_owner, owner_text
 
 if TYPE_CHECKING:
@@ -129,7 +128,7 @@ class Session:
         ticker = asyncio.ensure_future(self._tick(snapshot))
         try:
             end_wait = partial(_call_in, asyncio.get_running_loop(), self._end_wait)
-            with short_tasks(), self.stop.calling(end_wait):
+            with self.stop.calling(end_wait):
                 await self._run_engine()
                 while self.waves is not None and await self.waves.advance():
                     self._write_results()

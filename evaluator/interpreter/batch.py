@@ -12,7 +12,7 @@ from typing import Any
 from evaluator.errors import UsageError
 from evaluator.errors.messages import type_of
 from evaluator.errors.results import Outcome
-from evaluator.processes.concurrency import cancel_all, short_tasks
+from evaluator.processes.concurrency import TASKS_A_TURN, cancel_all, short_tasks
 
 AHEAD = 4
 Rows = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
@@ -99,13 +99,15 @@ async def _evaluated(
                     if not task.done():  # an eager task may have ended
                         started[number] = task
                     add(task)
+                    if number % TASKS_A_TURN == 0:
+                        await asyncio.sleep(0)
         except BaseException as error:
             # Every exception is caught, because otherwise the consumer would wait forever.
             add(error)
         else:
             add(None)
 
-    with short_tasks():
+    with short_tasks(concurrency):
         feeder = create_task(feed())
         try:
             while True:

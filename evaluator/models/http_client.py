@@ -522,15 +522,27 @@ class HttpClient:
     async def _resolve(self, hop: Hop) -> Any:
         now = self._loop.time()
         if self._addresses is None or now > self._addresses_until:
+            self._addresses = self._look_up(hop)
             self._addresses_until = now + ADDRESSES_S
-            self._addresses = asyncio.ensure_future(
-                self._loop.getaddrinfo(hop.host, hop.port, type=socket.SOCK_STREAM)
-            )
         try:
             return await asyncio.shield(self._addresses)
         except OSError:
             self._addresses_until = 0.0
             raise
+
+    def _look_up(self, hop: Hop) -> asyncio.Future[Any]:
+        """The addresses of a host; at once, without a thread, if the host is an address."""
+        try:
+            addresses = socket.getaddrinfo(
+                hop.host, hop.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+            )
+        except socket.gaierror:
+            return asyncio.ensure_future(
+                self._loop.getaddrinfo(hop.host, hop.port, type=socket.SOCK_STREAM)
+            )
+        future = self._loop.create_future()
+        future.set_result(addresses)
+        return future
 
     async def _tunnel(self, connection: Connection, proxy: Hop) -> Connection:
         """An encrypted connection to the server through `proxy`."""

@@ -12,6 +12,12 @@ from typing import Any, TypeVar
 
 from evaluator.processes import starting
 
+TASKS_A_TURN = 32
+"""So many tasks of many begin in one turn of the event loop. If a thousand began in one, the first
+request would be sent when all are prepared, and the answers would come together too, again and
+again: this process would wait for the endpoint, and then the endpoint for it.
+"""
+
 
 async def run_together(*parts: Awaitable[Any]) -> list[Any]:
     """Returns the results of all. The first error cancels the others and is raised when they have
@@ -34,51 +40,59 @@ async def cancel_all(tasks: Iterable[asyncio.Future[Any]]) -> None:
 
 # Python 3.12 starts with some hundred frozen objects of its own; a program has thousands.
 _FROZEN_BY_PYTHON = 1_000
-_short_tasks_lock = threading.Lock()
-_short_task_runs = 0
-_SHORT_TASK_GC_THRESHOLD = 50_000
+_GC_THRESHOLD = 50_000
 """Allocations between two garbage collections while many tasks run. Python's default is 700 up to
 3.12; with a thousand tasks in flight these collections take a fifth of the time, and free next to
 nothing, since tasks leave no reference cycles.
 """
-_gc_threshold_before = 0
+_GC_THRESHOLD_PER_TASK = 150
+"""More objects than a task in flight has. With fewer, tasks that begin together would start
+collections, which free nothing.
+"""
+_short_tasks_lock = threading.Lock()
+_short_task_runs = 0
+_threshold_before = 0
+_threshold_inside = 0
 # Whether the program was seen to freeze objects itself: counting them takes milliseconds.
 _program_freezes = False
 
 
 @contextmanager
-def short_tasks() -> Generator[None]:
-    """Inside, the garbage collector runs rarely (`gc.set_threshold`), and does not look again and
-    again through what existed before.
+def short_tasks(concurrency: int = 1) -> Generator[None]:
+    """Inside, with `concurrency` tasks in flight, the garbage collector runs rarely
+    (`gc.set_threshold`), and does not look again and again through what existed before
+    (`gc.freeze`).
 
     Tasks in flight count as long-lived objects, so that a thousand of them start a full pass, which
-    would take a tenth of the time. Garbage from before is collected afterwards. Has no effect in a
-    program that has frozen objects itself (`gc.freeze`); a higher threshold of the program stays.
+    would take a tenth of the time. Garbage from before is collected afterwards. A higher threshold
+    of the program stays. Nothing is frozen in a program that has frozen objects itself.
     """
-    global _short_task_runs, _program_freezes, _gc_threshold_before
+    global _short_task_runs, _program_freezes, _threshold_before, _threshold_inside
     with _short_tasks_lock:
-        if _short_task_runs == 0 and not _program_freezes:
-            _program_freezes = gc.get_freeze_count() > _FROZEN_BY_PYTHON
-        is_frozen = not _program_freezes
-        if is_frozen:
-            if _short_task_runs == 0:
+        threshold, *others = gc.get_threshold()
+        if _short_task_runs == 0:
+            _program_freezes = _program_freezes or gc.get_freeze_count() > _FROZEN_BY_PYTHON
+            if not _program_freezes:
                 gc.freeze()
-                _gc_threshold_before, *others = gc.get_threshold()
-                if 0 < _gc_threshold_before < _SHORT_TASK_GC_THRESHOLD:
-                    gc.set_threshold(_SHORT_TASK_GC_THRESHOLD, *others)
-            _short_task_runs += 1
+            _threshold_before = threshold
+            _threshold_inside = threshold
+        wanted = max(_GC_THRESHOLD, concurrency * _GC_THRESHOLD_PER_TASK)
+        if threshold == _threshold_inside and 0 < threshold < wanted:
+            gc.set_threshold(wanted, *others)
+            _threshold_inside = wanted
+        _short_task_runs += 1
     try:
         yield
     finally:
-        if is_frozen:
-            with _short_tasks_lock:
-                _short_task_runs -= 1
-                if _short_task_runs == 0:
+        with _short_tasks_lock:
+            _short_task_runs -= 1
+            if _short_task_runs == 0:
+                if not _program_freezes:
                     gc.unfreeze()
-                    threshold, *others = gc.get_threshold()
-                    # Unless the program has set another one meanwhile.
-                    if threshold == _SHORT_TASK_GC_THRESHOLD:
-                        gc.set_threshold(_gc_threshold_before, *others)
+                threshold, *others = gc.get_threshold()
+                # Unless the program has set another one meanwhile.
+                if threshold == _threshold_inside:
+                    gc.set_threshold(_threshold_before, *others)
 
 
 _T = TypeVar("_T")

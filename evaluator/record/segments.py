@@ -260,7 +260,7 @@ def _trailer_of(file: BinaryIO, size: int) -> re.Match[bytes] | None:
 def index_body(tasks: Mapping[int, PackedTask], at: int, last: int) -> bytes:
     """The content of the index frame that begins at byte `at`; `last` is the highest id."""
     rows = [[task.id, task.status, task.labels, task.places] for task in tasks.values()]
-    text = json.dumps({"tasks": rows}, separators=(",", ":"))
+    text = json.dumps({"tasks": rows}, separators=(",", ":"), check_circular=False)
     unfinished = sum(task.status not in ENDED for task in tasks.values())
     return text.encode() + b"\n" + _TRAILER_TEXT % (at, last, unfinished)
 

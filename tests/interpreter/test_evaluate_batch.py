@@ -13,6 +13,7 @@ import pytest
 
 from evaluator import UsageError
 from evaluator.interpreter.batch import evaluate_rows
+from evaluator.processes.concurrency import TASKS_A_TURN
 
 SAY = (
     '<task name="say" type="atomic"><description>Say a word</description>'
@@ -193,6 +194,25 @@ def test_results_that_were_taken_are_not_kept(is_eager: bool) -> None:
         return most
 
     assert asyncio.run(main()) < 20
+
+
+def test_the_first_rows_go_on_before_the_last_of_many_begin() -> None:
+    begun: list[int] = []
+
+    async def evaluate(row: Any) -> Any:
+        begun.append(row["number"])
+        await asyncio.sleep(0)
+        return len(begun)
+
+    async def main() -> list[Any]:
+        rows = [{"number": number} for number in range(2 * TASKS_A_TURN)]
+        results = evaluate_rows(evaluate, rows, concurrency=1000, at_end=lambda: None)
+        return [begun_at_second_step async for begun_at_second_step in results]
+
+    assert asyncio.run(main()) == [
+        *[TASKS_A_TURN] * TASKS_A_TURN,
+        *[2 * TASKS_A_TURN] * TASKS_A_TURN,
+    ]
 
 
 def test_no_row_is_evaluated_after_the_results_are_closed() -> None:

@@ -253,6 +253,16 @@ def test_a_request_that_is_cancelled_gives_its_slot_and_not_its_connection_back(
     assert script.connections == 2
 
 
+def test_a_host_that_is_an_address_needs_no_thread_to_look_it_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def use(client: HttpClient) -> list[tuple[int, bytes]]:
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", None)
+        return await twice(client)
+
+    assert run(Script(OK, OK), use) == [(200, b"ok")] * 2
+
+
 def test_a_host_without_a_server_is_an_error_that_says_where() -> None:
     async def main(port: int) -> None:
         client = HttpClient(

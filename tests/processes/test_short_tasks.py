@@ -50,6 +50,17 @@ def test_collections_are_rare_until_the_last_run_ends(own: int) -> None:
         gc.set_threshold(*before)
 
 
+def test_many_tasks_that_begin_together_start_no_collection() -> None:
+    _, *others = before = gc.get_threshold()
+    gc.set_threshold(700, *others)
+    try:
+        with short_tasks(2), short_tasks(1000), short_tasks(2):
+            assert gc.get_threshold() == (150_000, *others)
+        assert gc.get_threshold() == (700, *others)
+    finally:
+        gc.set_threshold(*before)
+
+
 def test_they_are_collected_again_after_an_error() -> None:
     with pytest.raises(ValueError, match="a row"), short_tasks():
         raise ValueError("a row")
@@ -57,10 +68,12 @@ def test_they_are_collected_again_after_an_error() -> None:
 
 
 def test_objects_that_a_program_has_frozen_stay_frozen() -> None:
+    threshold, *others = before = gc.get_threshold()
     gc.freeze()
     try:
-        with short_tasks():
-            pass
+        with short_tasks(1000):
+            assert gc.get_threshold() == (max(threshold, 150_000), *others)
+        assert gc.get_threshold() == before
         assert gc.get_freeze_count() > 0
     finally:
         gc.unfreeze()

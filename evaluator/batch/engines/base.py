@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from itertools import count
 from typing import Any, Protocol, runtime_checkable
@@ -33,7 +34,7 @@ from evaluator.limits.call_limiter import (
     PlannedCall,
 )
 from evaluator.limits.rate_limiter import PlacePermit, RateLimiter
-from evaluator.processes.concurrency import cancel_all, run_together
+from evaluator.processes.concurrency import TASKS_A_TURN, cancel_all, run_together
 from evaluator.record.journal import now
 
 NextWork = Callable[[int], Awaitable[Sequence[WorkItem]]]
@@ -100,11 +101,13 @@ class WatchedEngine(Protocol):
 
 class ConcurrentRun:
     """Performs at most `concurrency` works at once. One feeder takes the next works as soon as
-    others have ended and their results are handed in.
+    others have ended and their results are handed in: at most `portion` in a turn of the event
+    loop.
     """
 
-    def __init__(self, concurrency: int) -> None:
+    def __init__(self, concurrency: int, portion: int = sys.maxsize) -> None:
         self._concurrency = concurrency
+        self._portion = portion
         # Works have ended, or the concurrency is another one.
         self._has_changed = asyncio.Event()
         self._failure: BaseException | None = None
@@ -150,11 +153,13 @@ class ConcurrentRun:
             while self.in_flight >= self._concurrency:
                 self._has_changed.clear()
                 await self._has_changed.wait()
-            works = await next_work(self._concurrency - self.in_flight)
+            works = await next_work(min(self._concurrency - self.in_flight, self._portion))
             if not works:
                 return
             self.in_flight += len(works)
             begin(works)
+            if len(works) == self._portion:
+                await asyncio.sleep(0)
 
     def hand_in(self, done: Done) -> None:
         """Hands in what has ended."""
@@ -183,7 +188,7 @@ class ConcurrentRun:
 
 async def perform_here(
     run: ConcurrentRun,
-    perform: Callable[[WorkItem], Awaitable[WorkResult]],
+    perform: Callable[[WorkItem], Coroutine[Any, Any, WorkResult]],
     next_work: NextWork,
     on_done: OnDone,
 ) -> None:
@@ -191,10 +196,12 @@ async def perform_here(
     flight was cancelled and has ended when an exception is raised.
     """
     running: set[asyncio.Future[WorkResult]] = set()
+    # `asyncio.ensure_future` looks for the loop again for each work.
+    create_task = asyncio.get_running_loop().create_task
 
     def begin(works: Sequence[WorkItem]) -> None:
         for work in works:
-            future = asyncio.ensure_future(perform(work))
+            future = create_task(perform(work))
             running.add(future)
             future.add_done_callback(end)
 
@@ -223,7 +230,7 @@ class LocalEngine:
     name = "local"
 
     def __init__(self, concurrency: int) -> None:
-        self._run = ConcurrentRun(concurrency)
+        self._run = ConcurrentRun(concurrency, TASKS_A_TURN)
 
     def in_flight(self) -> int:
         return self._run.in_flight

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from itertools import islice, zip_longest
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from evaluator.batch.display import line_of
 from evaluator.batch.engines import LocalEngine, pool
 from evaluator.batch.engines.base import ConcurrentRun, WatchedEngine, perform_here
 from evaluator.batch.progress import Tally
+from evaluator.processes.concurrency import TASKS_A_TURN
 from tests.batch.engines.engine_checks import (
     CHECKS,
     CONCURRENCY,
@@ -70,6 +71,29 @@ def test_short_work_fills_the_whole_concurrency(at_once: int) -> None:
     assert max(in_flight) == at_once
     assert sum(in_flight) / len(in_flight) >= at_once / 2
     assert run.in_flight == 0
+
+
+def test_the_first_works_go_on_before_the_last_of_many_begin() -> None:
+    works = iter(range(3 * TASKS_A_TURN))
+    begun: list[int] = []
+    begun_at_second_step: list[int] = []
+
+    async def next_work(most: int) -> Any:
+        return list(islice(works, most))
+
+    async def perform(work: Any) -> Any:
+        begun.append(work)
+        await asyncio.sleep(0)
+        begun_at_second_step.append(len(begun))
+        return WorkResult(work, None)
+
+    engine = LocalEngine(10 * TASKS_A_TURN)
+    worker: Any = SimpleNamespace(perform=perform)
+    asyncio.run(engine.run(worker, next_work, lambda ended: None, lambda: False))
+    assert begun == list(range(3 * TASKS_A_TURN))
+    assert begun_at_second_step == [
+        place * TASKS_A_TURN for place in (1, 2, 3) for _ in range(TASKS_A_TURN)
+    ]
 
 
 def test_a_work_that_ends_as_cancelled_frees_its_place() -> None:
