@@ -198,6 +198,8 @@ class ScopeWalk:
                 inner = scope.new_child(
                     {name: Binding(shape, origin=node) for name, shape in shapes.items()}
                 )
+            if not field.may_call and isinstance(value, Text | Expression):
+                self._refuse_calls(value)
             if field.role == "node":
                 self._node(value, inner)
             elif isinstance(value, Expression):
@@ -216,6 +218,20 @@ class ScopeWalk:
                     f"empty-{name.replace('_', '-')}",
                     f"`{name}` is always empty here: {why}",
                     span=node.span,
+                )
+
+    def _refuse_calls(self, value: Text | Expression) -> None:
+        """A finding for each function template that is called where a text cannot call one."""
+        reading = read_all(value)
+        if reading.analysis is None:
+            return
+        for call in reading.analysis.calls:
+            if call.name in self._templates:
+                self._error(
+                    "call-not-allowed",
+                    f"`{call.name}` cannot be called here",
+                    span=value.source.locate(call.offset),
+                    hint=f'declare an input from="{call.name}(…)", and write its name here',
                 )
 
     def _unread(self, field: Field, child: Any, scope: Bindings) -> None:

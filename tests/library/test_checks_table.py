@@ -239,6 +239,47 @@ ERRORS = [
         52,
     ),
     (
+        "a function called in a path",
+        library(TITLE_OF, atomic('<file_paths><path>{{ title_of("x") }}</path></file_paths>')),
+        "call-not-allowed",
+        5,
+        22,
+    ),
+    (
+        "a function called in the name of a model",
+        library(TITLE_OF, atomic('<model>{{ title_of("x") }}</model>')),
+        "call-not-allowed",
+        5,
+        11,
+    ),
+    (
+        "a function called in a setting",
+        library(TITLE_OF, atomic("<handler max_turns=\"{{ title_of('x') }}\"/>")),
+        "call-not-allowed",
+        5,
+        24,
+    ),
+    (
+        "a function called for the functions of a row",
+        library(TITLE_OF, atomic("<tools from=\"title_of('x')\"/>")),
+        "call-not-allowed",
+        5,
+        14,
+    ),
+    (
+        "a function called in the setting of a turn",
+        library(
+            TITLE_OF,
+            atomic(
+                '<turns><turn role="user">a</turn><turn role="user" max="{{ title_of(1) }}">'
+                '<call template="title_of"><arg>a</arg></call></turn></turns>'
+            ),
+        ),
+        "call-not-allowed",
+        5,
+        60,
+    ),
+    (
         "an argument of the wrong type",
         library(
             '<task type="atomic" name="n"><description>d</description>'
@@ -568,6 +609,16 @@ def test_a_doubt_is_a_warning_or_a_note_at_its_place(tmp_path, xml, code, line, 
 
 
 SOUND = [
+    (
+        "a function whose result an input gives to a setting",
+        library(
+            TITLE_OF,
+            atomic(
+                '<inputs><input name="m" from="title_of(1)"/></inputs><model>{{ m }}</model>'
+                "<instructions>{{ m }}</instructions>"
+            ),
+        ),
+    ),
     (
         "everything that a sequence binds",
         sequence(
