@@ -280,6 +280,50 @@ ERRORS = [
         60,
     ),
     (
+        "a step that adds a number to the text of an earlier one",
+        sequence(step("a", "x") + step("b", "{{ steps.a.content + 1 }}")),
+        "wrong-type",
+        4,
+        176,
+    ),
+    (
+        "a method that the declared type does not have",
+        atomic(
+            '<inputs><input name="n" type="integer"/></inputs><instructions>{{ n.upper() }}</instructions>'
+        ),
+        "unknown-method",
+        3,
+        69,
+    ),
+    (
+        "a method that is not called",
+        atomic(
+            '<inputs><input name="x" type="string"/></inputs><instructions>{{ x.upper }}</instructions>'
+        ),
+        "unknown-field",
+        3,
+        68,
+    ),
+    (
+        "an index of a number",
+        atomic(
+            '<inputs><input name="n" type="integer"/></inputs><instructions>{{ n[0] }}</instructions>'
+        ),
+        "unknown-field",
+        3,
+        68,
+    ),
+    (
+        "a loop over a number",
+        atomic(
+            '<inputs><input name="n" type="integer"/></inputs>'
+            "<instructions>{% for i in n %}{{ i }}{% endfor %}</instructions>"
+        ),
+        "wrong-type",
+        3,
+        76,
+    ),
+    (
         "an argument of the wrong type",
         library(
             '<task type="atomic" name="n"><description>d</description>'
