@@ -147,6 +147,12 @@ OF_MAPPING: dict[str, Callable[..., Any]] = {
     "values": _values,
 }
 OF_LOOP: dict[str, Callable[..., Any]] = {"changed": _changed, "cycle": _cycle}
+METHODS: dict[str, dict[str, Callable[..., Any]]] = {
+    "string": OF_STRING,
+    "array": OF_LIST,
+    "object": OF_MAPPING,
+}
+"""The methods of values by the type of the value; other types have none."""
 _TABLES: tuple[tuple[type, dict[str, Callable[..., Any]]], ...] = (
     (str, OF_STRING),
     (list, OF_LIST),

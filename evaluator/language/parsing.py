@@ -20,9 +20,8 @@ from jinja2 import Environment, TemplateSyntaxError, nodes
 from jinja2.lexer import Token, TokenStream, float_re, integer_re, operators
 from jinja2.parser import Parser
 
-from evaluator.language.filters import FILTER_NAMES, unknown_filter
+from evaluator.language.arguments import argument_error
 from evaluator.language.locating import LocatedError
-from evaluator.language.operators import TEST_NAMES, unknown_test
 from evaluator.patterns import Pattern
 
 MAX_BRACKETS = 40
@@ -55,7 +54,8 @@ class TooMuchMarkup(LocatedError):
 def parse_text(value: str, found: list[LocatedError] | None = None) -> nodes.Template:
     """Returns the checked tree of a text.
 
-    With `found`, unknown filters and tests and forbidden statements are added to it.
+    With `found`, its forbidden statements, and its filters, tests and methods that are wrong, are
+    added to it.
     Raises: LocatedError.
     """
     # Jinja rewrites every kind of line end; a blank keeps offsets, and data is cut from the
@@ -316,8 +316,8 @@ _OPERATORS = frozenset({"and", "or", "not", "in", "is", "if", "else"})
 
 
 def _errors_of(tree: nodes.Node) -> list[LocatedError]:
-    """The forbidden statements and unknown filters and tests, in their order. Raises: LocatedError,
-    for too much depth.
+    """The forbidden statements, and the filters, tests and methods that are wrong, in their order.
+    Raises: LocatedError, for too much depth.
     """
     pending: list[tuple[nodes.Node, int]] = [(tree, 0)]
     found: list[LocatedError] = []
@@ -332,7 +332,8 @@ def _errors_of(tree: nodes.Node) -> list[LocatedError]:
             )
         error = _node_error(node)
         if error is not None:
-            error.offset = offset_of(node)
+            if error.offset is None:
+                error.offset = offset_of(node)
             found.append(error)
         pending.extend((child, depth + 1) for child in node.iter_child_nodes())
     return sorted(found, key=lambda error: error.offset or 0)
@@ -348,8 +349,4 @@ def _node_error(node: nodes.Node) -> LocatedError | None:
     # Jinja reads an operator in the place of a name as a name.
     if isinstance(node, nodes.Name) and node.name in _OPERATORS:
         return LocatedError(f"a value is missing before or after {node.name!r}", "syntax")
-    if isinstance(node, nodes.Filter) and node.name not in FILTER_NAMES:
-        return unknown_filter(node.name)
-    if isinstance(node, nodes.Test) and node.name not in TEST_NAMES:
-        return unknown_test(node.name)
-    return None
+    return argument_error(node)

@@ -28,17 +28,31 @@ _MAX_FIELDS = 20
 
 
 @frozen
+class Use:
+    """An operation at `offset` that takes values of the types `kinds`. `problem` says what is wrong
+    with another value, `code` is that of the finding.
+    """
+
+    problem: str
+    kinds: frozenset[str]
+    offset: int
+    code: str = "wrong-type"
+
+
+@frozen
 class Reference:
     """A free name that is read, with the constant part of its path. `offset` is where the name
     begins.
 
     `optional`: the text itself provides for the name being undefined (`is defined`, `default`).
+    `use` is what is done with the value, if some types do not allow it.
     """
 
     name: str
     path: tuple[str | int, ...]
     offset: int
     optional: bool
+    use: Use | None = None
 
 
 @frozen

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from jinja2 import nodes
 
+from evaluator.language import uses
 from evaluator.language.locating import LocatedError
 from evaluator.language.parsing import free_path, is_undefined_name, offset_of
-from evaluator.language.syntax import CONSTANTS, GLOBALS, Analysis, CallReference, Reference
+from evaluator.language.syntax import CONSTANTS, GLOBALS, Analysis, CallReference, Reference, Use
 
 _Guards = frozenset[tuple[str, tuple[str | int, ...]]]
 """Names, with their paths, that are known to be defined at a place."""
@@ -35,13 +36,18 @@ class _Walker:
         self.calls: list[CallReference] = []
 
     def walk(
-        self, node: nodes.Node, bound: set[str], guards: _Guards, optional: bool = False
+        self,
+        node: nodes.Node,
+        bound: set[str],
+        guards: _Guards,
+        optional: bool = False,
+        use: Use | None = None,
     ) -> None:
         method = getattr(self, f"walk_{type(node).__name__.lower()}", None)
         if method is None:
             self.walk_all(node.iter_child_nodes(), bound, guards=guards)
         elif isinstance(node, nodes.Name | nodes.Getattr | nodes.Getitem):
-            self.path(node, bound, guards=guards, optional=optional)
+            self.path(node, bound, guards=guards, optional=optional, use=use)
         else:
             method(node, bound, guards)
 
@@ -49,11 +55,19 @@ class _Walker:
         for child in children:
             self.walk(child, bound, guards=guards)
 
-    def path(self, node: nodes.Node, bound: set[str], guards: _Guards, optional: bool) -> None:
+    def path(
+        self,
+        node: nodes.Node,
+        bound: set[str],
+        guards: _Guards,
+        optional: bool,
+        use: Use | None,
+    ) -> None:
         base, path = free_path(node)
         if not isinstance(base, nodes.Name):
             if isinstance(base, nodes.Getitem):
-                self.walk(base.node, bound, guards=guards, optional=optional)
+                item = uses.of_item(base)
+                self.walk(base.node, bound, guards=guards, optional=optional, use=item)
                 self.walk(base.arg, bound, guards=guards)
             else:
                 self.walk(base, bound, guards=guards, optional=optional)
@@ -63,7 +77,9 @@ class _Walker:
         guarded = optional or any(
             name == base.name and path[: len(at)] == at for name, at in guards
         )
-        self.references.append(Reference(base.name, path, offset=offset_of(base), optional=guarded))
+        self.references.append(
+            Reference(base.name, path, offset=offset_of(base), optional=guarded, use=use)
+        )
 
     walk_name = walk_getattr = walk_getitem = path
 
@@ -82,7 +98,7 @@ class _Walker:
                 )
                 self.calls.append(call)
         elif isinstance(target, nodes.Getattr):
-            self.walk(target.node, bound, guards=guards)
+            self.walk(target.node, bound, guards=guards, use=uses.of_method(target))
         else:
             self.walk(target, bound, guards=guards)
         self.walk_all(
@@ -96,11 +112,16 @@ class _Walker:
     ) -> None:
         # In the filter of a block the innermost node is None.
         if isinstance(node.node, nodes.Node):
+            if isinstance(node, nodes.Filter):
+                use = uses.of_filter(node)
+            else:
+                use = uses.of_test(node)
             self.walk(
                 node.node,
                 bound,
                 guards=guards,
                 optional=node.name in ("d", "default", "defined", "undefined"),
+                use=use,
             )
         self.walk_all(
             (child for child in node.iter_child_nodes() if child is not node.node),
@@ -113,8 +134,22 @@ class _Walker:
     def walk_compare(self, node: nodes.Compare, bound: set[str], guards: _Guards) -> None:
         sides = [node.expr, *(operand.expr for operand in node.ops)]
         optional = any(is_undefined_name(side) for side in sides)
-        for side in sides:
-            self.walk(side, bound, guards=guards, optional=optional)
+        for index, side in enumerate(sides):
+            use = uses.of_compared(node, index)
+            self.walk(side, bound, guards=guards, optional=optional, use=use)
+
+    def walk_add(self, node: nodes.BinExpr, bound: set[str], guards: _Guards) -> None:
+        left = uses.of_operand(node, node.left, other=node.right)
+        self.walk(node.left, bound, guards=guards, use=left)
+        right = uses.of_operand(node, node.right, other=node.left)
+        self.walk(node.right, bound, guards=guards, use=right)
+
+    walk_sub = walk_mul = walk_div = walk_floordiv = walk_mod = walk_pow = walk_add
+
+    def walk_neg(self, node: nodes.UnaryExpr, bound: set[str], guards: _Guards) -> None:
+        self.walk(node.node, bound, guards=guards, use=uses.of_operand(node, node.node, other=None))
+
+    walk_pos = walk_neg
 
     def walk_and(self, node: nodes.And | nodes.Or, bound: set[str], guards: _Guards) -> None:
         when_true, when_false = _facts(node.left)
@@ -143,7 +178,7 @@ class _Walker:
         self.walk_all(node.else_, bound, guards=guards)
 
     def walk_for(self, node: nodes.For, bound: set[str], guards: _Guards) -> None:
-        self.walk(node.iter, bound, guards=guards)
+        self.walk(node.iter, bound, guards=guards, use=uses.of_loop(node))
         inner = bound | _names(node.target)
         if node.test is not None:
             self.walk(node.test, inner, guards=guards)

@@ -172,6 +172,7 @@ def _interface(name: str, templates: Mapping[str, TopLevel], shapes: ResultShape
 _CERTAIN_CODES = """
     syntax forbidden-statement unknown-filter unknown-test unknown-template undefined-variable
     model-with-host unknown-type default-type unknown-schema missing-schema too-deep unknown-ref
+    call-not-allowed
 """
 _CERTAIN = frozenset(_CERTAIN_CODES.split())
 """Codes of findings that hold also where parts of the template are missing."""

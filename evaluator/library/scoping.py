@@ -18,10 +18,10 @@ from evaluator.errors import Diagnostic, ExpressionError
 from evaluator.errors.messages import correction, did_you_mean, listed, with_article
 from evaluator.language.analysis import read_all
 from evaluator.language.inputs import unnamed_inputs
-from evaluator.language.syntax import GLOBALS, Analysis, Reference, has_markup
+from evaluator.language.syntax import GLOBALS, Analysis, Reference, Use, has_markup
 from evaluator.lazy_dataclass import dataclass
 from evaluator.library.calls import check_call, check_call_in_text
-from evaluator.library.shapes import ResultShapes, find_part, follow, mismatch
+from evaluator.library.shapes import ResultShapes, find_part, follow, mismatch, shown_path
 from evaluator.library.structure import check_structure
 from evaluator.nodes import (
     Argument,
@@ -37,7 +37,7 @@ from evaluator.nodes import (
     TopLevel,
 )
 from evaluator.nodes.declare import FIELDS, OPERATORS, Field, values
-from evaluator.nodes.values import ANY, Shape, of_type, value_shape
+from evaluator.nodes.values import ANY, Kind, Shape, of_type, value_shape
 from evaluator.patterns import Pattern
 
 
@@ -204,6 +204,8 @@ class ScopeWalk:
                 self._expression(value, inner)
             elif isinstance(value, Text):
                 self._text(value, inner)
+            if not field.may_call and field.role != "node":
+                self._refuse_calls(value)
             self._unread(field, value, scope=inner)
             empty |= {
                 name: inner[name].shape.empty
@@ -216,6 +218,22 @@ class ScopeWalk:
                     f"empty-{name.replace('_', '-')}",
                     f"`{name}` is always empty here: {why}",
                     span=node.span,
+                )
+
+    def _refuse_calls(self, value: object) -> None:
+        """A finding for each function template that is called where a text cannot call one."""
+        if not isinstance(value, Text | Expression):
+            return
+        reading = read_all(value)
+        if reading.analysis is None:
+            return
+        for call in reading.analysis.calls:
+            if call.name in self._templates:
+                self._error(
+                    "call-not-allowed",
+                    f"`{call.name}` cannot be called here",
+                    span=value.source.locate(call.offset),
+                    hint=f'declare an input from="{call.name}(…)", and write its name here',
                 )
 
     def _unread(self, field: Field, child: Any, scope: Bindings) -> None:
@@ -383,6 +401,8 @@ class ScopeWalk:
         self._observer.reference(reference, text, binding)
         followed = follow(binding.shape, reference.path, name=reference.name)
         if isinstance(followed, Shape):
+            if reference.use is not None:
+                self._used(reference, reference.use, followed.kind, text=text)
             return followed
         if not reference.optional:
             offset = reference.offset
@@ -392,6 +412,18 @@ class ScopeWalk:
                 "unknown-field", followed.message, span=text.locate(offset), hint=followed.hint
             )
         return ANY
+
+    def _used(self, reference: Reference, use: Use, kind: Kind, text: Text) -> None:
+        """A finding where a text does with a value what the value's type does not allow."""
+        if kind in ("any", "null") or kind in use.kinds:
+            return
+        shown = shown_path(reference.name, reference.path)
+        self._error(
+            use.code,
+            f"`{shown}` is {with_article(kind)}, and {use.problem}",
+            span=text.locate(use.offset),
+            hint=f"it is for values of type {listed(use.kinds)}",
+        )
 
     def _undefined(self, reference: Reference, text: Text, scope: Bindings) -> None:
         name = reference.name

@@ -18,13 +18,23 @@ from pathlib import Path
 from typing import Any, cast
 
 from evaluator.errors import ToolError, UsageError
-from evaluator.errors.messages import did_you_mean, json_problem, listed
+from evaluator.errors.messages import did_you_mean, json_problem, listed, with_article
 from evaluator.files.open_below import FILE
 from evaluator.files.roots import Roots
 from evaluator.language.scopes import read_typed
 from evaluator.lazy_dataclass import frozen
 from evaluator.nodes import Call, Cond, Function, Node, Sequential, Text, TopLevel
-from evaluator.nodes.values import ANY, KINDS, NULL, OBJECT, VALUE_TYPES, Kind, Shape, of_type
+from evaluator.nodes.values import (
+    ANY,
+    KINDS,
+    NULL,
+    OBJECT,
+    STRING,
+    VALUE_TYPES,
+    Kind,
+    Shape,
+    of_type,
+)
 from evaluator.patterns import Pattern
 
 MAX_SCHEMA_BYTES = 1_000_000
@@ -102,12 +112,6 @@ def _compact(data: bytes, href: str) -> str:
 
 _MAX_DEPTH = 24
 
-_TYPES: dict[Kind, type] = {"object": dict, "array": list, "string": str}
-_METHODS = {
-    kind: frozenset(name for name in dir(cls) if not name.startswith("_"))
-    for kind, cls in _TYPES.items()
-}
-
 
 @frozen
 class WrongPath:
@@ -123,7 +127,7 @@ def follow(shape: Shape, path: tuple[str | int, ...], name: str) -> Shape | Wron
     for index, part in enumerate(path):
         if shape.kind == "any":
             return ANY
-        shown = name + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path[:index])
+        shown = shown_path(name, path[:index])
         if shape.kind == "object":
             found = None
             if shape.fields is not None:
@@ -131,33 +135,31 @@ def follow(shape: Shape, path: tuple[str | int, ...], name: str) -> Shape | Wron
             if found is None:
                 if shape.open and not _misspelt(part, shape):
                     return ANY
-                if part in _METHODS["object"]:
-                    return ANY
                 return _no_field(shape, part, shown=shown, index=index)
             shape = found
         elif shape.kind == "array":
-            if isinstance(part, str) and part not in _METHODS["array"]:
+            if isinstance(part, str):
                 hint = f"take an item first: {shown}[0].{part}, or loop over it"
                 return WrongPath(
                     index, f"{_called(shape, shown)} is a list and has no field `{part}`", hint=hint
                 )
-            item = None
-            if isinstance(part, int):
-                item = shape.item
-            shape = item or ANY
+            shape = shape.item or ANY
         elif shape.kind == "null":
             hint = 'declare <output_format type="json" …> there, or read `content`'
             message = f"{_called(shape, shown)} is always empty and has no field `{part}`"
             return WrongPath(index, message, hint=hint)
-        elif isinstance(part, str) and part not in _METHODS["string"]:
-            return WrongPath(
-                index,
-                f"{_called(shape, shown)} is a {shape.kind} and has no field `{part}`",
-                hint=None,
-            )
+        elif isinstance(part, int) and shape.kind == "string":
+            shape = STRING
         else:
-            return ANY
+            lacks = "items" if isinstance(part, int) else f"field `{part}`"
+            message = f"{_called(shape, shown)} is {with_article(shape.kind)} and has no {lacks}"
+            return WrongPath(index, message, hint=None)
     return shape
+
+
+def shown_path(name: str, path: tuple[str | int, ...]) -> str:
+    """A name with its path, as it is written in a text."""
+    return name + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path)
 
 
 def _names_of(shape: Shape) -> list[str]:

@@ -105,6 +105,8 @@ class Field:
     name: str = ""
     required: bool = False
     resolved: bool = True
+    may_call: bool = True
+    """Whether its texts may call function templates."""
     binds: Mapping[str, Binding] | None = None
     least: float | None = None
     above: float | None = None
@@ -202,10 +204,18 @@ def choice(choices: Mapping[str, Any], *, default: Any) -> Any:
     return _declare("data", "choice", default=default, element="", choices=choices)
 
 
-def text(*, default: Any = MISSING, form: Form = "text", resolved: bool = True) -> Any:
+def text(
+    *, default: Any = MISSING, form: Form = "text", resolved: bool = True, may_call: bool = True
+) -> Any:
     """A text in an element. Without a default it is required."""
     return _declare(
-        "text", form, default=default, element="", required=default is MISSING, resolved=resolved
+        "text",
+        form,
+        default=default,
+        element="",
+        required=default is MISSING,
+        resolved=resolved,
+        may_call=may_call,
     )
 
 
@@ -219,8 +229,12 @@ def condition(*, default: Any = MISSING, binds: Mapping[str, Binding]) -> Any:
 
 
 def expression(*, of: str, name: str, default: None) -> Any:
-    """An optional expression in the attribute `name` of the child element `of`."""
-    return _declare("text", "expression", default=default, element=of, attribute=name)
+    """An optional expression in the attribute `name` of the child element `of`. It calls no
+    function template.
+    """
+    return _declare(
+        "text", "expression", default=default, element=of, attribute=name, may_call=False
+    )
 
 
 def setting(
@@ -233,8 +247,8 @@ def setting(
     above: float | None = None,
     most: float | None = None,
 ) -> Any:
-    """A number or a boolean that may be a placeholder: at least `least`, above `above`, at most
-    `most`.
+    """A number or a boolean that may be a placeholder, which calls no function template: at least
+    `least`, above `above`, at most `most`.
     """
     return _declare(
         "setting",
@@ -242,6 +256,7 @@ def setting(
         default=default,
         element=element,
         attribute=attribute,
+        may_call=False,
         least=least,
         above=above,
         most=most,
@@ -289,10 +304,18 @@ def inner(
     binds: Mapping[str, Binding] | None = None,
     one_of: bool = False,
     guard: str | None = None,
+    may_call: bool = True,
 ) -> Any:
     """A field of a part, whose XML is written by hand: it only says what walks do with it."""
     return _declare(
-        role, "attribute", default=default, of=of, binds=binds, one_of=one_of, guard=guard
+        role,
+        "attribute",
+        default=default,
+        of=of,
+        binds=binds,
+        one_of=one_of,
+        guard=guard,
+        may_call=may_call,
     )
 
 

@@ -194,7 +194,7 @@ class FilePaths:
     """
 
     source: Literal["literal", "glob", "command", "description"]
-    items: tuple[Text, ...] = inner("text")
+    items: tuple[Text, ...] = inner("text", may_call=False)
     span: Span
     shell: bool = False
 
@@ -321,7 +321,7 @@ class Task:
     description: Text = text()
     instructions: Text | None = text(default=None)
     system: Text | None = text(default=None)
-    model: Text | None = text(default=None, form="model")
+    model: Text | None = text(default=None, form="model", may_call=False)
     model_role: str | None = attribute(default=None, of="model", name="role")
     criteria: Text | None = text(default=None, resolved=False)
     handler: HandlerSpec | None = part(HandlerSpec, "fields", default=None)

@@ -181,9 +181,9 @@ FAILING = [
     ("{% for x, y in xs %}{% endfor %}", 8, "wrong-type", "2 names"),
     ("{{ f(1) }}", 4, "unknown-function", "'f'"),
     ("{{ s.uper() }}", 6, "unknown-method", "did you mean `upper`"),
-    ("{{ s | join(1, 2, 3) }}", 8, "wrong-type", "join"),
+    ("{{ s | join(1, 2, 3) }}", 8, "wrong-arity", "join"),
     ("{% macro m(x) %}{% endmacro %}{{ m() }}", 34, "wrong-arity", "needs 'x'"),
-    ("{{ xs | map('nope') }}", 9, "unknown-filter", "nope"),
+    ("{{ xs | map('nope') }}", 14, "unknown-filter", "nope"),
     (
         "{% for x in xs %}{{ loop.nextitem }}{% endfor %}{{ loop }}",
         26,

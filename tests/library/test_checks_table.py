@@ -239,6 +239,91 @@ ERRORS = [
         52,
     ),
     (
+        "a function called in a path",
+        library(TITLE_OF, atomic('<file_paths><path>{{ title_of("x") }}</path></file_paths>')),
+        "call-not-allowed",
+        5,
+        22,
+    ),
+    (
+        "a function called in the name of a model",
+        library(TITLE_OF, atomic('<model>{{ title_of("x") }}</model>')),
+        "call-not-allowed",
+        5,
+        11,
+    ),
+    (
+        "a function called in a setting",
+        library(TITLE_OF, atomic("<handler max_turns=\"{{ title_of('x') }}\"/>")),
+        "call-not-allowed",
+        5,
+        24,
+    ),
+    (
+        "a function called for the functions of a row",
+        library(TITLE_OF, atomic("<tools from=\"title_of('x')\"/>")),
+        "call-not-allowed",
+        5,
+        14,
+    ),
+    (
+        "a function called in the setting of a turn",
+        library(
+            TITLE_OF,
+            atomic(
+                '<turns><turn role="user">a</turn><turn role="user" max="{{ title_of(1) }}">'
+                '<call template="title_of"><arg>a</arg></call></turn></turns>'
+            ),
+        ),
+        "call-not-allowed",
+        5,
+        60,
+    ),
+    (
+        "a step that adds a number to the text of an earlier one",
+        sequence(step("a", "x") + step("b", "{{ steps.a.content + 1 }}")),
+        "wrong-type",
+        4,
+        176,
+    ),
+    (
+        "a method that the declared type does not have",
+        atomic(
+            '<inputs><input name="n" type="integer"/></inputs><instructions>{{ n.upper() }}</instructions>'
+        ),
+        "unknown-method",
+        3,
+        69,
+    ),
+    (
+        "a method that is not called",
+        atomic(
+            '<inputs><input name="x" type="string"/></inputs><instructions>{{ x.upper }}</instructions>'
+        ),
+        "unknown-field",
+        3,
+        68,
+    ),
+    (
+        "an index of a number",
+        atomic(
+            '<inputs><input name="n" type="integer"/></inputs><instructions>{{ n[0] }}</instructions>'
+        ),
+        "unknown-field",
+        3,
+        68,
+    ),
+    (
+        "a loop over a number",
+        atomic(
+            '<inputs><input name="n" type="integer"/></inputs>'
+            "<instructions>{% for i in n %}{{ i }}{% endfor %}</instructions>"
+        ),
+        "wrong-type",
+        3,
+        76,
+    ),
+    (
         "an argument of the wrong type",
         library(
             '<task type="atomic" name="n"><description>d</description>'
@@ -568,6 +653,16 @@ def test_a_doubt_is_a_warning_or_a_note_at_its_place(tmp_path, xml, code, line, 
 
 
 SOUND = [
+    (
+        "a function whose result an input gives to a setting",
+        library(
+            TITLE_OF,
+            atomic(
+                '<inputs><input name="m" from="title_of(1)"/></inputs><model>{{ m }}</model>'
+                "<instructions>{{ m }}</instructions>"
+            ),
+        ),
+    ),
     (
         "everything that a sequence binds",
         sequence(

@@ -1,0 +1,132 @@
+"""What a text does with a value of a type that does not allow it is found before a run."""
+
+from __future__ import annotations
+
+from evaluator.errors import ExpressionError
+from evaluator.language.analysis import analyse, read_all
+from evaluator.language.filters import FILTERS
+from evaluator.language.sandbox import evaluate_expression_sync
+from evaluator.language.scopes import Scope
+from evaluator.nodes import Expression, Span, Text
+from tests.tables import each_case
+
+VALUES = {
+    "string": "hello",
+    "integer": 3,
+    "number": 1.5,
+    "boolean": True,
+    "array": ["a", "b"],
+    "object": {"a": 1},
+}
+ARGUMENTS = {"batch": "(2)", "slice": "(2)", "replace": '("a", "b")', "groupby": '("a")'} | {
+    "map": '("upper")',
+    "selectattr": '("a")',
+    "rejectattr": '("a")',
+}
+OPERATORS = ("+", "-", "*", "/", "//", "%", "**", "<", "<=", ">", ">=", "==", "!=", "in", "~")
+OTHERS = ("1", "2.5", '"a"', "[1]", "true", '{"a": 1}', "x")
+METHODS = (
+    "upper()",
+    "split()",
+    'count("a")',
+    'index("a")',
+    'get("a")',
+    "items()",
+    "keys()",
+    "values()",
+    'replace("a", "b")',
+    "strip()",
+    "join([])",
+)
+TESTS = ("even", "odd", "divisibleby(2)", "lower", "string", "in [1]", "number", "none", "lt(3)")
+EXPRESSIONS = [
+    *(f"x | {name}{ARGUMENTS.get(name, '')}" for name in FILTERS),
+    *(f"x {operator} {other}" for operator in OPERATORS for other in OTHERS),
+    *(f"{other} {operator} x" for operator in OPERATORS for other in OTHERS),
+    *(f"x.{method}" for method in METHODS),
+    *(f"x is {test}" for test in TESTS),
+    *("-x", "+x", "not x", "x[0:1]", "1 < x < 4", "x < 3 < 4", "x[1 - 1]"),
+]
+
+
+def problems(expression: str, kind: str) -> list[str]:
+    """What the operations of an expression say about `x`, a value of this type."""
+    found = analyse(Expression(Text(expression, Span())))
+    return [
+        each.use.problem
+        for each in found.references
+        if each.use is not None and kind not in each.use.kinds
+    ]
+
+
+def evaluates(expression: str, value: object) -> bool:
+    try:
+        evaluate_expression_sync(Expression(Text(expression, Span())), Scope({"x": value}))
+    except ExpressionError:
+        return False
+    return True
+
+
+def test_what_can_be_evaluated_has_no_finding():
+    for expression in EXPRESSIONS:
+        for kind, value in VALUES.items():
+            if problems(expression, kind):
+                assert not evaluates(expression, value), (expression, kind)
+
+
+FOUND = [
+    ("x | round", "string", "the filter `round` does not take it"),
+    ("x | length", "integer", "the filter `length` does not take it"),
+    ("x | items", "array", "the filter `items` does not take it"),
+    ("x.upper()", "number", "has no method `upper`"),
+    ("x.keys()", "string", "has no method `keys`"),
+    ("x is even", "string", "the test `even` does not take it"),
+    ("2 * 3 - x", "string", "`-` does not take it"),
+    ("x + 1", "string", "`+` with a number does not take it"),
+    ('"a" + x', "integer", "`+` with a text does not take it"),
+    ("x > 1", "string", "`>` with a number does not take it"),
+    ("1 <= x", "array", "`<=` with a number does not take it"),
+    ("-x", "array", "`-` does not take it"),
+    ("1 in x", "integer", "`in` cannot look into it"),
+    ("x[1:2]", "integer", "has no items"),
+]
+
+
+@each_case(("expression", "kind", "problem"), FOUND)
+def test_an_operation_on_a_value_of_another_type_is_found(expression, kind, problem):
+    assert problems(expression, kind) == [problem]
+    assert not evaluates(expression, VALUES[kind])
+
+
+WRONG = [
+    ("{{ x | join(1, 2, 3) }}", 8, "wrong-arity", "3 arguments are given"),
+    ("{{ x | replace('a') }}", 8, "wrong-arity", "takes (old, new, count=None)"),
+    ("{{ x | upper(lang='de') }}", 8, "wrong-arity", "takes no argument"),
+    ("{{ x | default(1, 2, 3) }}", 8, "wrong-arity", "filter 'default'"),
+    ("{{ x is divisibleby }}", 6, "wrong-arity", "takes (by), and no argument is given"),
+    ("{{ x is defined(1) }}", 6, "wrong-arity", "takes no argument"),
+    ("{{ x | map('uper') }}", 13, "unknown-filter", "did you mean `upper`?"),
+    ("{{ x | select('od') }}", 16, "unknown-test", "did you mean `odd`?"),
+    ("{{ x | rejectattr('a', 'od') }}", 25, "unknown-test", "did you mean `odd`?"),
+    ("{{ x.uper() }}", 6, "unknown-method", "did you mean `upper` or"),
+    ("{{ x.replace('a') }}", 6, "wrong-arity", "takes (old, new, count)"),
+]
+
+
+@each_case(("text", "column", "code", "message"), WRONG)
+def test_arguments_that_never_fit_are_found(text, column, code, message):
+    (error,) = read_all(Text(text, Span())).errors
+    assert (error.code, error.diagnostic().span.column) == (code, column)
+    assert message in str(error)
+
+
+RIGHT = """
+{{ x | join }} {{ x | join(", ", attribute="a") }} {{ x | default }} {{ x | map(attribute="a") }}
+{{ x | map("replace", "a", "b") }} {{ x | select }} {{ x | selectattr("a", "gt", 1) }}
+{{ x.split() }} {{ x.replace("a", "b", 1) }} {{ x.join(*y) }} {{ x | replace(*y) }}
+{% for i in x %}{{ loop.cycle("a", "b") }}{% endfor %} {{ x is divisibleby 3 }}
+"""
+
+
+def test_arguments_that_fit_have_no_finding():
+    assert read_all(Text(RIGHT, Span())).errors == ()
