@@ -188,8 +188,7 @@ async def run_session(
     if make_work is None and earlier and _keeps_all(plan, folder, manifest.before):
         make_work = CompleteWork.of
     stop = options.stop or Stop()
-    display = NoDisplay() if options.display is None else make_display(options.display)
-    display = SafeDisplay(display)
+    display = _make_display(options)
     waves = _make_waves(
         evaluator, plan, folder, limiter, stop=stop, display=display, created=manifest.created
     )
@@ -210,10 +209,7 @@ async def run_session(
             if waves is not None:
                 stack.push_async_callback(waves.aclose)
                 await _begin_waves(waves, store, folder, options)
-            part = shard_of(options.select)
-            if part is not None:
-                store.skip_to(part.number * SHARD_IDS)
-            unrecorded = _unrecorded(store, options, manifest.before, earlier)
+            unrecorded = _begin_task_files(store, options, manifest.before, earlier)
         worker = _make_worker(own, plan, limiter, unrecorded=unrecorded)
         for line in (*plan.notices, *notices, *_repair_notices(folder)):
             display.show("notice", line)
@@ -267,17 +263,27 @@ def _read_earlier(folder: BatchFolder, options: BatchOptions) -> tuple[Columns |
         return None, folder.index()
 
 
-def _unrecorded(
+def _make_display(options: BatchOptions) -> SafeDisplay:
+    if options.display is None:
+        return SafeDisplay(NoDisplay())
+    return SafeDisplay(make_display(options.display))
+
+
+def _begin_task_files(
     store: TaskStore,
     options: BatchOptions,
     before: Mapping[str, Any],
     earlier: ResultIndex,
 ) -> dict[str, int]:
-    """The task files of earlier sessions that no result refers to, see `find_unrecorded`. Those of
-    abandoned runs too: a row that was removed may be back.
+    """Gives the new task files of a shard ids of their own.
 
+    Returns: the task files of earlier sessions that no result refers to, see `find_unrecorded`.
+    Those of abandoned runs too: a row that was removed may be back.
     Raises: BatchDamaged, if there is damage and `options` do not repair it.
     """
+    part = shard_of(options.select)
+    if part is not None:
+        store.skip_to(part.number * SHARD_IDS)
     if not options.retry_errors and _has_all_results(before, len(earlier)):
         return tasks_of(items_of(before.get("abandoned")))
     damage = store.damage(repair=options.repair)
