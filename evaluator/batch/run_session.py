@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from evaluator.batch.abandoned import abandoned_runs, still_abandoned, tasks_of
@@ -194,14 +194,7 @@ async def run_session(
     )
     async with AsyncExitStack() as stack:
         own = await stack.enter_async_context(
-            evaluator.with_limiter(
-                limiter,
-                folder.tasks,
-                options.cache,
-                [folder.path],
-                is_packed=options.task_files == "packed",
-                parking=waves,
-            )
+            _evaluator_of_session(evaluator, options, folder=folder, limiter=limiter, waves=waves)
         )
         store = own.services.store
         unrecorded: dict[str, int] = {}
@@ -209,13 +202,14 @@ async def run_session(
             if waves is not None:
                 stack.push_async_callback(waves.aclose)
                 await _begin_waves(waves, store, folder, options)
-            unrecorded = _begin_task_files(store, options, manifest.before, earlier)
+            part = shard_of(options.select)
+            if part is not None:
+                store.skip_to(part.number * SHARD_IDS)
+            unrecorded = _unrecorded(store, options, manifest.before, earlier)
         worker = _make_worker(own, plan, limiter, unrecorded=unrecorded)
         for line in (*plan.notices, *notices, *_repair_notices(folder)):
             display.show("notice", line)
-        loop = asyncio.get_running_loop()
-        reason = "the batch was stopped before it was this call's turn"
-        stack.enter_context(stop.calling(lambda: loop.call_soon_threadsafe(limiter.stop, reason)))
+        stack.enter_context(_stopping(stop, limiter))
         steering = Steering(
             ControlLog(folder.path, manifest.created),
             plan,
@@ -252,6 +246,40 @@ async def run_session(
         return ended, session.results.columns
 
 
+def _make_display(options: BatchOptions) -> SafeDisplay:
+    if options.display is None:
+        return SafeDisplay(NoDisplay())
+    return SafeDisplay(make_display(options.display))
+
+
+def _evaluator_of_session(
+    evaluator: Evaluator,
+    options: BatchOptions,
+    *,
+    folder: BatchFolder,
+    limiter: RateLimiter,
+    waves: Waves | None,
+) -> Evaluator:
+    """The Evaluator whose calls pass through the limiter of the batch, with task files in its
+    folder.
+    """
+    return evaluator.with_limiter(
+        limiter,
+        folder.tasks,
+        options.cache,
+        [folder.path],
+        is_packed=options.task_files == "packed",
+        parking=waves,
+    )
+
+
+def _stopping(stop: Stop, limiter: RateLimiter) -> AbstractContextManager[None]:
+    """Inside, a stop ends the waiting for `limiter` too."""
+    loop = asyncio.get_running_loop()
+    reason = "the batch was stopped before it was this call's turn"
+    return stop.calling(lambda: loop.call_soon_threadsafe(limiter.stop, reason))
+
+
 def _read_earlier(folder: BatchFolder, options: BatchOptions) -> tuple[Columns | None, ResultIndex]:
     """The columns and the index of the results of earlier sessions; no columns after an error,
     which the summary raises again.
@@ -263,27 +291,17 @@ def _read_earlier(folder: BatchFolder, options: BatchOptions) -> tuple[Columns |
         return None, folder.index()
 
 
-def _make_display(options: BatchOptions) -> SafeDisplay:
-    if options.display is None:
-        return SafeDisplay(NoDisplay())
-    return SafeDisplay(make_display(options.display))
-
-
-def _begin_task_files(
+def _unrecorded(
     store: TaskStore,
     options: BatchOptions,
     before: Mapping[str, Any],
     earlier: ResultIndex,
 ) -> dict[str, int]:
-    """Gives the new task files of a shard ids of their own.
+    """The task files of earlier sessions that no result refers to, see `find_unrecorded`. Those of
+    abandoned runs too: a row that was removed may be back.
 
-    Returns: the task files of earlier sessions that no result refers to, see `find_unrecorded`.
-    Those of abandoned runs too: a row that was removed may be back.
     Raises: BatchDamaged, if there is damage and `options` do not repair it.
     """
-    part = shard_of(options.select)
-    if part is not None:
-        store.skip_to(part.number * SHARD_IDS)
     if not options.retry_errors and _has_all_results(before, len(earlier)):
         return tasks_of(items_of(before.get("abandoned")))
     damage = store.damage(repair=options.repair)
