@@ -262,6 +262,13 @@ def test_a_log_of_inspect_that_cannot_be_read_is_refused(
         (tmp_path / "other.eval").write_bytes(packed)
         ran = cli("label", "b", "--import", "other.eval")
         assert ran.code == 2 and problem in ran.err, ran.err
+    with ZipFile(tmp_path / "flipped.eval", "w", ZIP_LZMA) as log:
+        log.writestr("header.json", json.dumps({"eval": list(range(100))}))
+    packed = bytearray((tmp_path / "flipped.eval").read_bytes())
+    packed[60:70] = b"\xff" * 10
+    (tmp_path / "flipped.eval").write_bytes(packed)
+    ran = cli("label", "b", "--import", "flipped.eval")
+    assert ran.code == 2 and damaged in ran.err, ran.err
 
 
 @pytest.mark.skipif(not READS_ZSTANDARD, reason="Python reads Zstandard from 3.14 on")
