@@ -331,9 +331,73 @@ Text = tuple[str, Callable[[int], str], str, Any]
 """A name, the text of a size, the type and the schema."""
 
 
+SPECIAL: list[Text] = [
+    ("[ * n + ] * n", lambda n: "[" * (n // 2) + "]" * (n // 2), "json", "number"),
+    (
+        '{"a": * n + } * n',
+        lambda n: '{"a":' * (n // 6) + "1" + "}" * (n // 6),
+        "json",
+        "object",
+    ),
+    (
+        "valid list of numbers",
+        lambda n: "[" + "1," * (n // 2) + "1]",
+        "json",
+        {"items": {"type": "integer"}},
+    ),
+    ("one long number", lambda n: "1" * n, "json", "number"),
+    ("list of one long number", lambda n: "[" + "1" * n + "]", "json", None),
+    ("one long string, cut", lambda n: '{"a": "' + "x" * n, "json", "object"),
+    ("deep, then wide", lambda n: "[" * 201 + "1," * (n // 2), "json", "number"),
+    (
+        "different objects under uniqueItems",
+        lambda n: json.dumps([{"a": number} for number in range(n // 12)]),
+        "json",
+        OBJECTS,
+    ),
+    (
+        "objects under a recursive union",
+        lambda n: '{"a":' * 150 + json.dumps("x" * n) + "}" * 150,
+        "json",
+        UNION,
+    ),
+    (
+        "texts that hold objects",
+        lambda n: json.dumps(["{'a': 1}"] * (n // 12)),
+        "json",
+        "object[]",
+    ),
+    (
+        "objects with broken texts",
+        lambda n: "{},".join(['{"a":"[\'x"}'] * (n // 14)),
+        "json",
+        OBJECTS,
+    ),
+    (
+        "one text that holds a broken list",
+        lambda n: json.dumps("['" * (n // 2)),
+        "json",
+        "array",
+    ),
+    ("an attribute of quotes", lambda n: '<a b="c' + 'x"' * (n // 2) + ">", "xml", None),
+    ("attributes without ends", lambda n: "<a " + 'b="c ' * (n // 5) + ">", "xml", None),
+    (
+        "a list under a recursive union",
+        lambda n: "[" + '{"a":"b"},' * (n // 10) + "1]",
+        "json",
+        UNION,
+    ),
+]
+
+
 def hostile_texts() -> list[Text]:
+    """Every text that is measured: pieces repeated, texts of a special form, and other formats."""
+    return [*_repeated_pieces(), *SPECIAL, *_other_forms()]
+
+
+def _repeated_pieces() -> list[Text]:
     repeated = [(prefix, piece) for prefix in PREFIXES for piece in PIECES]
-    texts: list[Text] = [
+    return [
         (
             f"{prefix!r} + {piece!r} * n",
             partial(repeat, prefix, piece),
@@ -342,64 +406,10 @@ def hostile_texts() -> list[Text]:
         )
         for index, (prefix, piece) in enumerate(repeated)
     ]
-    texts += [
-        ("[ * n + ] * n", lambda n: "[" * (n // 2) + "]" * (n // 2), "json", "number"),
-        (
-            '{"a": * n + } * n',
-            lambda n: '{"a":' * (n // 6) + "1" + "}" * (n // 6),
-            "json",
-            "object",
-        ),
-        (
-            "valid list of numbers",
-            lambda n: "[" + "1," * (n // 2) + "1]",
-            "json",
-            {"items": {"type": "integer"}},
-        ),
-        ("one long number", lambda n: "1" * n, "json", "number"),
-        ("list of one long number", lambda n: "[" + "1" * n + "]", "json", None),
-        ("one long string, cut", lambda n: '{"a": "' + "x" * n, "json", "object"),
-        ("deep, then wide", lambda n: "[" * 201 + "1," * (n // 2), "json", "number"),
-        (
-            "different objects under uniqueItems",
-            lambda n: json.dumps([{"a": number} for number in range(n // 12)]),
-            "json",
-            OBJECTS,
-        ),
-        (
-            "objects under a recursive union",
-            lambda n: '{"a":' * 150 + json.dumps("x" * n) + "}" * 150,
-            "json",
-            UNION,
-        ),
-        (
-            "texts that hold objects",
-            lambda n: json.dumps(["{'a': 1}"] * (n // 12)),
-            "json",
-            "object[]",
-        ),
-        (
-            "objects with broken texts",
-            lambda n: "{},".join(['{"a":"[\'x"}'] * (n // 14)),
-            "json",
-            OBJECTS,
-        ),
-        (
-            "one text that holds a broken list",
-            lambda n: json.dumps("['" * (n // 2)),
-            "json",
-            "array",
-        ),
-        ("an attribute of quotes", lambda n: '<a b="c' + 'x"' * (n // 2) + ">", "xml", None),
-        ("attributes without ends", lambda n: "<a " + 'b="c ' * (n // 5) + ">", "xml", None),
-        (
-            "a list under a recursive union",
-            lambda n: "[" + '{"a":"b"},' * (n // 10) + "1]",
-            "json",
-            UNION,
-        ),
-    ]
-    texts += [
+
+
+def _other_forms() -> list[Text]:
+    pieces: list[Text] = [
         (
             f"{piece!r} * n{size or ''}",
             lambda n, piece=piece, size=size: repeat("", piece, min(n, size or n)),
@@ -409,12 +419,12 @@ def hostile_texts() -> list[Text]:
         for piece, schema in OTHER_FORMS
         for size in (None, 99_000)
     ]
-    texts += [
+    xml: list[Text] = [
         (f"XML {prefix!r} + {piece!r} * n", partial(repeat, prefix, piece), "xml", None)
         for prefix in ("", "<r>", "```xml\n<r>")
         for piece in XML_PIECES
     ]
-    return texts
+    return [*pieces, *xml]
 
 
 def repeat(prefix: str, piece: str, size: int) -> str:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
+from hypothesis.strategies import none
 
 if TYPE_CHECKING:
     from evaluator import Evaluator
@@ -68,6 +69,12 @@ settings.register_profile("explore", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
+@given(none())
+def first_example(nothing: None) -> None:
+    """Hypothesis registers its generator of random numbers at the first example of a process, and warns if it finds no
+    reference to it. From Python 3.14 on it finds none from an object that is frozen."""
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """The objects of 11,500 collected tests stay to the end: the garbage collector does not look through them again and
@@ -77,6 +84,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
         return (yield)
     finally:
         gc.enable()
+        first_example()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD)
 

@@ -16,8 +16,10 @@ def with_enough_time(
 ) -> T:
     """What `attempt(limit_s)` returns, tried with longer limits until what it runs had the time to begin."""
     limit_s = first_s
-    while not has_begun(result := attempt(limit_s)) and limit_s < _LONGEST_S:
+    result = attempt(limit_s)
+    while not has_begun(result) and limit_s < _LONGEST_S:
         limit_s *= 4
+        result = attempt(limit_s)
     return result
 
 

@@ -159,11 +159,8 @@ def scorer_parts(
         if not templates:
             continue
         # A scorer's model may be the name of a role.
-        asked = {
-            model
-            for each in member_scorers(scorer)
-            if isinstance(model := each.describe().get("model"), str)
-        }
+        models = [each.describe().get("model") for each in member_scorers(scorer)]
+        asked = {model for model in models if isinstance(model, str)}
         roles = asked.union(*map(evaluator.library.roles_reached, templates))
         part["judges"] = {}
         for handler in handlers_of(cells):

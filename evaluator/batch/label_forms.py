@@ -14,8 +14,10 @@ the scorer that is checked: its rubric or its grades. It has neither the verdict
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
@@ -332,14 +334,36 @@ def read_log(path: Path) -> Iterator[LabelRow]:
                 if name.startswith("samples/"):
                     yield from _edits_of_sample(f"{path}, {name}", _member(archive, name), names)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
     except NotImplementedError as error:
         raise UsageError(
             f"{path}: its compression cannot be read; convert it to JSON with: inspect log convert "
             "--to json --output-dir FOLDER LOG"
         ) from error
-    except (BadZipFile, zlib.error, KeyError, ValueError, EOFError, RuntimeError) as error:
+    except (
+        BadZipFile,
+        *_decompression_errors(),
+        KeyError,
+        ValueError,
+        EOFError,
+        RuntimeError,
+    ) as error:
         raise UsageError(f"{path}: is not a log of Inspect AI that can be read") from error
+
+
+def _decompression_errors() -> list[type[Exception]]:
+    """What damaged data raises, of each compression that `zipfile` of this Python reads."""
+    errors: list[type[Exception]] = [zlib.error]
+    with contextlib.suppress(ImportError):
+        from lzma import LZMAError
+
+        errors.append(LZMAError)
+    if sys.version_info >= (3, 14):
+        with contextlib.suppress(ImportError):
+            from compression.zstd import ZstdError
+
+            errors.append(ZstdError)
+    return errors
 
 
 def _names_of_log(log: Mapping[str, Any]) -> dict[str, str]:

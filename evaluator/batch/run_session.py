@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from evaluator.batch.abandoned import abandoned_runs, still_abandoned, tasks_of
@@ -188,21 +188,13 @@ async def run_session(
     if make_work is None and earlier and _keeps_all(plan, folder, manifest.before):
         make_work = CompleteWork.of
     stop = options.stop or Stop()
-    display = NoDisplay() if options.display is None else make_display(options.display)
-    display = SafeDisplay(display)
+    display = _make_display(options)
     waves = _make_waves(
         evaluator, plan, folder, limiter, stop=stop, display=display, created=manifest.created
     )
     async with AsyncExitStack() as stack:
         own = await stack.enter_async_context(
-            evaluator.with_limiter(
-                limiter,
-                folder.tasks,
-                options.cache,
-                [folder.path],
-                is_packed=options.task_files == "packed",
-                parking=waves,
-            )
+            _evaluator_of_session(evaluator, options, folder=folder, limiter=limiter, waves=waves)
         )
         store = own.services.store
         unrecorded: dict[str, int] = {}
@@ -217,9 +209,7 @@ async def run_session(
         worker = _make_worker(own, plan, limiter, unrecorded=unrecorded)
         for line in (*plan.notices, *notices, *_repair_notices(folder)):
             display.show("notice", line)
-        loop = asyncio.get_running_loop()
-        reason = "the batch was stopped before it was this call's turn"
-        stack.enter_context(stop.calling(lambda: loop.call_soon_threadsafe(limiter.stop, reason)))
+        stack.enter_context(_stopping(stop, limiter))
         steering = Steering(
             ControlLog(folder.path, manifest.created),
             plan,
@@ -254,6 +244,40 @@ async def run_session(
             is_complete = ended.state == "complete"
             manifest.store_abandoned(store, unrecorded, is_complete=is_complete)
         return ended, session.results.columns
+
+
+def _make_display(options: BatchOptions) -> SafeDisplay:
+    if options.display is None:
+        return SafeDisplay(NoDisplay())
+    return SafeDisplay(make_display(options.display))
+
+
+def _evaluator_of_session(
+    evaluator: Evaluator,
+    options: BatchOptions,
+    *,
+    folder: BatchFolder,
+    limiter: RateLimiter,
+    waves: Waves | None,
+) -> Evaluator:
+    """The Evaluator whose calls pass through the limiter of the batch, with task files in its
+    folder.
+    """
+    return evaluator.with_limiter(
+        limiter,
+        folder.tasks,
+        options.cache,
+        [folder.path],
+        is_packed=options.task_files == "packed",
+        parking=waves,
+    )
+
+
+def _stopping(stop: Stop, limiter: RateLimiter) -> AbstractContextManager[None]:
+    """Inside, a stop ends the waiting for `limiter` too."""
+    loop = asyncio.get_running_loop()
+    reason = "the batch was stopped before it was this call's turn"
+    return stop.calling(lambda: loop.call_soon_threadsafe(limiter.stop, reason))
 
 
 def _read_earlier(folder: BatchFolder, options: BatchOptions) -> tuple[Columns | None, ResultIndex]:

@@ -182,6 +182,47 @@ async def _resume_within(services: Services, task_id: int, above: Budget) -> Out
     return await resume_within(services, task_id, above)
 
 
+def _make_services(
+    init_args: Mapping[str, Any],
+    default_profile: HandlerConfig,
+    *,
+    redactor: Redactor,
+    store: TaskStore | None,
+    cache: ResponseCache | None,
+    notice: Callable[[str], None],
+    trust: bool,
+    tracer: Tracer,
+) -> Services:
+    """The services of an Evaluator with these arguments, and what belongs to its process."""
+    roots = init_args["roots"]
+    root = Path(roots[0])
+    return Services(
+        library=init_args["library"],
+        chooser=ModelChooser(backend=init_args["backend"], notice=notice, cache=cache),
+        profiles=init_args["profiles"],
+        default_profile=default_profile,
+        tools=ToolRegistry(partial(_with_builtin, init_args["tools"])),
+        files=FileAccess(roots),
+        root=root,
+        asker=init_args["asker"],
+        memory=init_args["memory"],
+        store=store,
+        mcp=McpConnections(root, notice=notice),
+        evaluate=evaluate_node,
+        redactor=redactor,
+        notice=notice,
+        cache=cache,
+        max_depth=init_args["max_depth"],
+        reparse=init_args["reparse"],
+        rerank=init_args["rerank"],
+        trust=trust,
+        tracer=tracer,
+        resume=_resume_within,
+        sandbox=init_args["sandbox"],
+        background=init_args["background"],
+    )
+
+
 class EvaluatorParts:
     """The arguments and services of an Evaluator, copies with other ones, and their end."""
 
@@ -214,14 +255,12 @@ class EvaluatorParts:
         notice = notice or log_notice
         profiles, default = _open_profiles(profiles, handler, trust=trust, notice=notice)
         folders = root_folders(roots) or default.roots or [Path.cwd()]
-        own_roots = tuple(os.path.abspath(root) for root in folders)
         if library is None:
             library = TemplateLibrary.load()
         elif not isinstance(library, TemplateLibrary):
             library = TemplateLibrary.load(library)
         if isinstance(sandbox, str):
             sandbox = Sandbox.parse(sandbox)
-        own_tools = check_tools(tools)
         self.init_args: Mapping[str, Any] = {
             "library": library,
             "handler": handler,
@@ -229,8 +268,8 @@ class EvaluatorParts:
             "model_roles": dict(model_roles or {}),
             "backend": backend,
             "memory": memory,
-            "tools": own_tools,
-            "roots": own_roots,
+            "tools": check_tools(tools),
+            "roots": tuple(os.path.abspath(root) for root in folders),
             "asker": asker,
             "max_depth": max_depth,
             "reparse": reparse,
@@ -247,34 +286,18 @@ class EvaluatorParts:
         """
         cache = open_cache(cache, notice)
         redactor = _open_redactor(default, profiles)
-        root = Path(own_roots[0])
         store = None
         if tasks_dir is not None:
             store = TaskStore(tasks_dir, redactor=redactor, sync=sync)
-        self.services = Services(
-            library=library,
-            chooser=ModelChooser(backend=backend, notice=notice, cache=cache),
-            profiles=profiles,
-            default_profile=default,
-            tools=ToolRegistry(partial(_with_builtin, own_tools)),
-            files=FileAccess(own_roots),
-            root=root,
-            asker=asker,
-            memory=memory,
-            store=store,
-            mcp=McpConnections(root, notice=notice),
-            evaluate=evaluate_node,
+        self.services = _make_services(
+            self.init_args,
+            default,
             redactor=redactor,
-            notice=notice,
+            store=store,
             cache=cache,
-            max_depth=max_depth,
-            reparse=reparse,
-            rerank=rerank,
+            notice=notice,
             trust=trust,
             tracer=_open_tracer(tracer, redactor),
-            resume=_resume_within,
-            sandbox=sandbox,
-            background=background,
         )
         self._options = _default_options(self.init_args, self.services)
         self._reports_interrupted = True

@@ -42,9 +42,11 @@ def internal_template(services: Services, name: str) -> Atomic:
 
     Raises: TemplateError, if the library's own has errors.
     """
-    has_one = name in services.library or name in services.library.broken
-    if has_one and isinstance(node := services.library.get(name).node, Atomic):
-        return node
+    library = services.library
+    if name in library or name in library.broken:
+        node = library.get(name).node
+        if isinstance(node, Atomic):
+            return node
     return _shipped(name)
 
 

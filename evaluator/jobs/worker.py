@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from evaluator import clock
 from evaluator.errors import EvaluatorError, StepUnfinished, ToolError
@@ -141,17 +141,7 @@ class Dispatcher:
         )
         await runs.find_recorded()
         kind = await self._type_of(claim, runs)
-        declared = self._declared(strategy)
-        told = _told(claim)
-        inputs = {name: text for name, text in told.items() if name in declared}
-        inputs |= claim.options.inputs
-        # What the entries before this one delivered, and what the user says and no input takes.
-        before = [self._entry_of(needed) for needed in claim.options.needs]
-        delivered = await asyncio.to_thread(
-            deliverables.delivered_items, before, self._folder, self._evaluator
-        )
-        others = (ContextItem(name, text) for name, text in told.items() if name not in declared)
-        context = (*delivered, *others)
+        inputs, context = await self._inputs_and_context(claim, strategy)
         outcome = await runs.answer(_words(claim), strategy, inputs, context=context)
         if runs.trouble is not None:
             return self._trouble(claim, begun, outcome=runs.trouble)
@@ -168,26 +158,7 @@ class Dispatcher:
             return self._failed(
                 claim, kind, attempt=attempt, reason=outcome.message, tried=tried, final=final
             )
-        file = None
-        failure = None
-        try:
-            file = await deliverables.delivered_file(self._evaluator, outcome)
-        except ToolError as error:
-            failure = (
-                f"the file that the answer names as deliverable_path cannot be delivered: {error}"
-            )
-        result = ResultToVerify(
-            claim.entry,
-            strategy,
-            inputs=inputs,
-            outcome=outcome,
-            evaluator=self._evaluator,
-            evaluate=runs.evaluate,
-            file=file,
-        )
-        failure = (
-            failure or _not_done(outcome) or await deliverables.failure_of(self._verifiers, result)
-        )
+        file, failure = await self._verify(claim, runs, strategy, inputs=inputs, outcome=outcome)
         if runs.trouble is not None:
             return self._trouble(claim, begun, outcome=runs.trouble)
         if failure is not None:
@@ -199,6 +170,65 @@ class Dispatcher:
                 reason=failure,
                 tried=None,
             )
+        return self._completed(claim, kind, attempt=attempt, outcome=outcome, file=file)
+
+    async def _inputs_and_context(
+        self, claim: Claim, strategy: str
+    ) -> tuple[dict[str, Any], tuple[ContextItem, ...]]:
+        """The inputs of the template, and what its run sees beside them: what the entries before
+        this one delivered, and what the user says and no input takes.
+        """
+        declared = self._declared(strategy)
+        told = _told(claim)
+        inputs = {name: text for name, text in told.items() if name in declared}
+        inputs |= claim.options.inputs
+        before = [self._entry_of(needed) for needed in claim.options.needs]
+        delivered = await asyncio.to_thread(
+            deliverables.delivered_items, before, self._folder, self._evaluator
+        )
+        others = (ContextItem(name, text) for name, text in told.items() if name not in declared)
+        return inputs, (*delivered, *others)
+
+    async def _verify(
+        self,
+        claim: Claim,
+        runs: AttemptRuns,
+        strategy: str,
+        *,
+        inputs: dict[str, Any],
+        outcome: TaskResult,
+    ) -> tuple[Path | None, str | None]:
+        """The file that a result delivers, and why the result is refused; None if it has no file,
+        or is accepted.
+        """
+        try:
+            file = await deliverables.delivered_file(self._evaluator, outcome)
+        except ToolError as error:
+            return None, (
+                f"the file that the answer names as deliverable_path cannot be delivered: {error}"
+            )
+        result = ResultToVerify(
+            claim.entry,
+            strategy,
+            inputs=inputs,
+            outcome=outcome,
+            evaluator=self._evaluator,
+            evaluate=runs.evaluate,
+            file=file,
+        )
+        failure = _not_done(outcome) or await deliverables.failure_of(self._verifiers, result)
+        return file, failure
+
+    def _completed(
+        self,
+        claim: Claim,
+        kind: EntryType,
+        attempt: StrategyAttempt,
+        *,
+        outcome: TaskResult,
+        file: Path | None,
+    ) -> AttemptEnd:
+        """The end of an attempt whose result was accepted; its answer is written."""
         answer = deliverables.write_answer(self._folder, claim.entry.id, outcome)
         path = file or answer
         text = (

@@ -206,30 +206,19 @@ def search(index: Index, reading: Reading, limit: int, meaning: Meaning | None =
         if meaning is not None:
             documents = list(dict.fromkeys((*documents, *meaning.nearest)))
             near = meaning.parts(documents)
-    best: list[tuple[float, int]] = []
     # What inputs and output of a node add to the words.
     added: dict[int, float] = {}
-    for document in documents:
-        score = scores.get(document)
-        if score is None:
-            score = query.score(document)
-        if is_sorted:
-            if len(best) == count and query.bound(score) / most < best[0][0]:
-                break
-            extra = 0.0
-        else:
-            added[document] = query.added(document) / most + equal.get(document, 0.0)
-            extra = near.get(document, 0.0) + added[document]
-            if len(best) == count and query.bound(score) / most + extra < best[0][0]:
-                continue
-        found = ((score + query.details(document)) / most + extra, -document)
-        if found[0] <= 0:
-            continue
-        if len(best) < count:
-            heappush(best, found)
-        else:
-            heappushpop(best, found)
-    best.sort(reverse=True)
+    if not is_sorted:
+        added = {d: query.added(d) / most + equal.get(d, 0.0) for d in documents}
+    best = _best(
+        query,
+        scores,
+        documents=documents,
+        count=count,
+        most=most,
+        extra={d: near.get(d, 0.0) + more for d, more in added.items()},
+        is_sorted=is_sorted,
+    )
     size = math.log(max(index.size, smallest))
     return [
         Hit(
@@ -247,6 +236,42 @@ def search(index: Index, reading: Reading, limit: int, meaning: Meaning | None =
             strict=False,
         )
     ]
+
+
+def _best(
+    query: _Query,
+    scores: Mapping[int, float],
+    documents: Iterable[int],
+    *,
+    count: int,
+    most: float,
+    extra: Mapping[int, float],
+    is_sorted: bool,
+) -> list[tuple[float, int]]:
+    """The coverages of the best `count` of these templates with their negative numbers, best first.
+
+    `extra` is what is added to the coverage by words. With `is_sorted` the templates are in the
+    order of their scores: the first one that cannot be among the best ends the search.
+    """
+    best: list[tuple[float, int]] = []
+    for document in documents:
+        score = scores.get(document)
+        if score is None:
+            score = query.score(document)
+        more = extra.get(document, 0.0)
+        if len(best) == count and query.bound(score) / most + more < best[0][0]:
+            if is_sorted:
+                break
+            continue
+        found = ((score + query.details(document)) / most + more, -document)
+        if found[0] <= 0:
+            continue
+        if len(best) < count:
+            heappush(best, found)
+        else:
+            heappushpop(best, found)
+    best.sort(reverse=True)
+    return best
 
 
 def _evidence(

@@ -222,7 +222,8 @@ def _fenced(language: str, payload: str, suffix: str = "") -> str:
 def _json(value: Any) -> str:
     """JSON that encodes to UTF-8; a small object gets a line for each key."""
     text = ""
-    if type(value) is dict and 1 < len(members := cast("dict[Any, Any]", value)) <= _PRETTY_KEYS:
+    if type(value) is dict and 1 < len(value) <= _PRETTY_KEYS:
+        members = cast("dict[Any, Any]", value)
         lines: list[str] = []
         for key, item in members.items():
             if type(key) is not str:

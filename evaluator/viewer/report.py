@@ -173,12 +173,8 @@ def _names(batches: Sequence[ReportBatch]) -> list[str]:
     names: list[str] = []
     for batch in batches:
         name = batch.name or About(batch.manifest).name
-        again = next(
-            text
-            for n in range(1, len(batches) + 1)
-            if (text := name if n == 1 else f"{name} ({n})") not in names
-        )
-        names.append(again)
+        numbered = (f"{name} ({number})" for number in range(2, len(batches) + 1))
+        names.append(next(text for text in (name, *numbered) if text not in names))
     return names
 
 

@@ -278,22 +278,21 @@ class Distributions:
 
 def _binned(groups: Mapping[Group, array[float]], of: Mapping[Group, int]) -> dict[str, Any]:
     edges = _edges(array("d", (value for values in groups.values() for value in values)))
-    return {
-        "edges": edges,
-        "groups": [
+    counted: list[dict[str, Any]] = []
+    for group, count in of.items():
+        batch, template, variant = group
+        values = groups.get(group, array("d"))
+        counted.append(
             {
                 "batch": batch,
                 "template": template,
                 "variant": variant,
-                "counts": _counts(
-                    values := groups.get((batch, template, variant), array("d")), edges
-                ),
+                "counts": _counts(values, edges),
                 "n": len(values),
                 "of": count,
             }
-            for (batch, template, variant), count in of.items()
-        ],
-    }
+        )
+    return {"edges": edges, "groups": counted}
 
 
 def _edges(values: array[float]) -> list[float]:

@@ -218,8 +218,10 @@ def _validate(xml: str, file: str) -> tuple[Task | None, list[Diagnostic]]:
     found = list(built.diagnostics)
     if any(one.severity == "error" for one in found):
         return None, found
-    if len(built.templates) == 1 and isinstance(node := built.templates[0], Task):
-        return node, found
+    if len(built.templates) == 1:
+        node = built.templates[0]
+        if isinstance(node, Task):
+            return node, found
     return None, [Diagnostic("error", "no-task", message="this is not a <task>", span=Span(file))]
 
 

@@ -82,11 +82,8 @@ def _fields(owner: Any) -> tuple[Attributes, list[_Element]]:
     """The attributes of a task or a part, and the elements inside it; defaults are not written."""
     own: dict[str, Any] = {}
     inside: dict[str, dict[str, Any]] = {}
-    stated = {
-        field: value
-        for field in FIELDS[type(owner)]
-        if not _is_default(field, value := getattr(owner, field.name))
-    }
+    values = {field: getattr(owner, field.name) for field in FIELDS[type(owner)]}
+    stated = {field: value for field, value in values.items() if not _is_default(field, value)}
     for field, value in stated.items():
         if field.attribute is not None:
             if field.element is None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
-import re
 import tracemalloc
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
@@ -18,55 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator import Evaluator, Usage, UsageError, run_batch_sync
-from evaluator.batch import BatchSummary, Failure, SampleResult, Score, Verdict
+from evaluator.batch import SampleResult, Score, Verdict
 from evaluator.batch.statistics import (
-    cohen_kappa,
-    krippendorff_alpha,
-    mean_interval,
-    proportion_interval,
     proportion_of,
     score_interval,
 )
-from evaluator.batch.summary import GroupSummary, ScorerSummary, summarise, summarise_columns
-from evaluator.batch.summary import columns as columns_module
+from evaluator.batch.summary import summarise, summarise_columns
 from evaluator.batch.summary.columns import Columns
 from evaluator.batch.summary.rows import ResultBlock, ResultRows
-from evaluator.batch.summary.tables import Table, as_text
-from evaluator.batch.thresholds import (
-    ThresholdStatus,
-    check_thresholds,
-    parse_threshold,
-)
-
-TIMEOUT = Failure("RESOURCE_EXHAUSTION", "execution_timeout", "30 s were not enough")
-
-
-def a_result(
-    sample: str, verdict: Verdict | str = "passed", epoch: int = 1, **fields: Any
-) -> SampleResult:
-    verdict = Verdict(verdict)
-    if verdict is Verdict.ERROR:
-        fields.setdefault("failure", TIMEOUT)
-    plain: dict[str, Any] = {
-        "template": "quiz",
-        "variant": "small",
-        "inputs": {},
-        "started": "2026-01-01T00:00:00Z",
-    }
-    return SampleResult(
-        f"hash of {sample}", sample, 0, epoch, verdict=verdict, **{**plain, **fields}
-    )
-
-
-def results_of(word: str, **fields: Any) -> list[SampleResult]:
-    """A result a letter: p passed, f failed, e error, u unscored."""
-    verdicts = {"p": "passed", "f": "failed", "e": "error", "u": "unscored"}
-    return [a_result(f"s{i}", verdicts[letter], **fields) for i, letter in enumerate(word)]
-
-
-def only(summary: BatchSummary) -> GroupSummary:
-    assert len(summary.groups) == 1
-    return summary.groups[0]
+from tests.batch.summary_results import a_result, only, results_of
 
 
 def test_errors_and_unscored_are_neither_failed_nor_left_out() -> None:
@@ -191,23 +149,6 @@ def test_samples_with_the_same_identity_are_two() -> None:
     assert summarise(results).counts.results == 2
 
 
-def test_templates_and_variants_are_counted_separately() -> None:
-    results = [
-        *results_of("pp"),
-        *results_of("pf", variant="large"),
-        *results_of("e", template="other"),
-    ]
-    summary = summarise(
-        results,
-        total={("quiz", "small"): 2, ("quiz", "large"): 3, ("other", "small"): 1, ("x", "y"): 4},
-    )
-    found = {(group.template, group.variant): group.part.counts for group in summary.groups}
-    assert found["quiz", "large"].pending == 1 and found["quiz", "small"].pending == 0
-    assert found["x", "y"].results == 0 and found["x", "y"].pending == 4
-    assert summary.counts.pending == 5 and summary.samples == 2
-    assert summarise(results, total=9).groups[0].part.counts.pending is None
-
-
 @pytest.mark.parametrize("total", [1, {("quiz", "small"): 1}, {("quiz", "large"): 5}])
 def test_more_results_than_the_total_are_refused(total: Any) -> None:
     with pytest.raises(UsageError):
@@ -279,171 +220,6 @@ def test_durations_and_tokens_have_percentiles() -> None:
         101,
     )
     assert group.output_tokens == group.durations
-
-
-def test_epochs_of_a_sample_are_not_independent() -> None:
-    results = [
-        a_result(f"s{i}", "passed" if i % 3 else "failed", epoch)
-        for i in range(9)
-        for epoch in (1, 2, 3, 4)
-    ]
-    group = only(summarise(results))
-    assert (group.samples, group.epochs) == (9, 4)
-    estimate = group.part.accuracy.estimate
-    assert estimate.clusters == 9 and estimate.n == 36
-    assert estimate.se == pytest.approx(mean_interval([float(i % 3 > 0) for i in range(9)]).se)
-    (reduced,) = group.reduced
-    assert (reduced.reducer, reduced.scorer, reduced.n, reduced.of) == ("mean", None, 9, 9)
-    assert group.variance[""].within == 0
-
-
-def test_reducers_count_only_samples_with_enough_judged_epochs() -> None:
-    words = {"a": "pf", "b": "pp", "c": "fe", "d": "ee"}
-    verdicts = {"p": "passed", "f": "failed", "e": "error"}
-    results = [
-        a_result(
-            name,
-            verdicts[letter],
-            epoch,
-            scores={} if letter == "e" else {"s": Score(0.25 * epoch, letter == "p")},
-        )
-        for name, word in words.items()
-        for epoch, letter in enumerate(word, 1)
-    ]
-    group = only(summarise(results, reducers=["max", "pass@2", "pass^2"]))
-    found = {(one.scorer, one.reducer): (one.estimate.mean, one.n, one.of) for one in group.reduced}
-    assert found[None, "max"] == (pytest.approx(2 / 3), 3, 4)
-    assert found[None, "pass@2"] == (1, 2, 4)
-    assert found[None, "pass^2"] == (0.5, 2, 4)
-    assert found["s", "max"] == (pytest.approx((0.5 + 0.5 + 0.25) / 3), 3, 4)
-    assert found["s", "pass^2"] == (0.5, 2, 4)
-
-
-def test_clusters_come_from_the_metadata_else_from_the_sample() -> None:
-    topics = ["x", "x", "y", "y", None, None]
-    results = [
-        a_result(
-            f"s{i}",
-            "passed" if i in (0, 1, 4) else "failed",
-            metadata={"topic": topic} if topic else {},
-        )
-        for i, topic in enumerate(topics)
-    ]
-    summary = summarise(results, cluster="topic", reducers=["mean"])
-    values = [1.0, 1.0, 0.0, 0.0, 1.0, 0.0]
-    estimate = only(summary).part.accuracy.estimate
-    assert estimate == proportion_interval(values, ["x", "x", "y", "y", "4", "5"])
-    assert only(summary).reduced[0].estimate == proportion_interval(
-        values, ["x", "x", "y", "y", "4", "5"]
-    )
-    assert summary.notes == (
-        "2 of 6 results have no 'topic': each is clustered with its sample",
-        "clusters by 'topic': 4; with fewer than 30 intervals are approximate",
-    )
-
-
-def test_results_are_grouped_by_a_field_of_their_metadata() -> None:
-    levels = ["easy", "hard", 3, None, "easy"]
-    results = [
-        a_result(
-            f"s{i}",
-            "passed" if i else "error",
-            metadata={"level": level},
-            scores={"s": Score(0.5, True)},
-        )
-        for i, level in enumerate(levels)
-    ]
-    summary = summarise(results, group_by="level")
-    group = only(summary)
-    assert summary.notes[0] == "1 of 5 results have no 'level': they form the group (none)"
-    assert (summary.with_group_by, summary.with_cluster) == (4, None)
-    assert list(group.by) == ["(none)", "3", "easy", "hard"]
-    assert (group.by["easy"].counts.error, group.by["easy"].accuracy.judged) == (1, 1)
-    assert group.by["easy"].scorers["s"].n == 2
-    assert "By level: quiz × small" in summarise(results, group_by="level").to_text()
-
-
-def test_a_field_value_that_reads_none_is_not_a_missing_value() -> None:
-    values = ["(none)", None, '"(none)"', "(none)", None, None]
-    group = only(
-        summarise(
-            [a_result(f"s{i}", metadata={"level": value}) for i, value in enumerate(values)],
-            group_by="level",
-        )
-    )
-    assert {name: part.counts.results for name, part in group.by.items()} == {
-        "(none)": 3,
-        '"(none)"': 2,
-        '"\\"(none)\\""': 1,
-    }
-
-
-def test_a_cluster_field_that_no_result_has_leaves_no_interval() -> None:
-    scores = {"s": Score(0.5, True)}
-    results = [
-        a_result(
-            f"s{i}", "passed" if i % 3 else "failed", metadata={"passage": i // 4}, scores=scores
-        )
-        for i in range(40)
-    ]
-    summary = summarise(results, total=40, cluster="passge", reducers=["mean"])
-    assert (summary.with_cluster, summary.to_dict()["with_cluster"]) == (0, 0)
-    assert summary.notes == ("no result has 'passge' in its metadata; did you mean `passage`?",)
-    part = only(summary).part
-    for estimate in (
-        part.accuracy.estimate,
-        part.scorers["s"].value,
-        only(summary).reduced[0].estimate,
-    ):
-        assert estimate.mean is not None and (estimate.se, estimate.low, estimate.high) == (
-            None,
-            None,
-            None,
-        )
-    text = summary.to_text()
-    assert (
-        "no result has the cluster field 'passge': shares and means have no intervals" in text
-        and "at 95 %" not in text
-    )
-    for threshold in ("accuracy_low >= 0", "mean_low(s) >= 0", "pass_rate_low(s) >= 0"):
-        (found,) = check_thresholds(summary, [parse_threshold(threshold)])
-        assert (
-            found.status is ThresholdStatus.INCOMPLETE and "no result has the field" in found.reason
-        )
-    lone = only(summarise([*results[:1]], cluster="passge", group_by="passage"))
-    assert lone.part.accuracy.estimate.low is None and lone.by["0"].accuracy.estimate.low is None
-    assert (
-        "intervals are at 95 %, with clusters by passage"
-        in summarise(results, cluster="passage").to_text()
-    )
-
-
-def test_a_group_field_that_no_result_has_is_reported() -> None:
-    notes = summarise(results_of("pf", metadata={"level": 1}), group_by="kind").notes
-    assert notes == ("no result has 'kind' in its metadata; the fields are `level`",)
-    assert summarise(results_of("pf"), group_by="kind").notes == (
-        "no result has 'kind' in its metadata; the rows have no metadata",
-    )
-    assert summarise([], cluster="kind", group_by="kind").notes == ()
-
-
-def test_a_summary_has_a_short_repr_and_prints_as_tables() -> None:
-    summary = summarise(results_of("ppfeu"), total=9)
-    assert repr(summary) == (
-        "<BatchSummary of 'quiz × small': 5 of 9 results (2 passed, 1 failed, 1 error, 1 unscored), not complete>"
-    )
-    two = [a_result("a", template="x"), a_result("b", template="y")]
-    assert repr(summarise(two)).startswith(
-        "<BatchSummary of 2 templates × variants: 2 results (2 passed,"
-    )
-    assert str(summary) == summary.to_text() and summary._repr_markdown_() == summary.to_markdown()
-    assert summary == summarise(results_of("ppfeu"), total=9)
-
-
-def test_a_field_with_too_many_values_is_refused() -> None:
-    results = (a_result(f"s{i}", metadata={"id": i}) for i in range(1_001))
-    with pytest.raises(UsageError, match="'id' has over 1,000 values"):
-        summarise(results, group_by="id")
 
 
 def test_labels_have_a_confusion_matrix() -> None:
@@ -520,53 +296,6 @@ def test_the_json_has_a_version_and_no_nan() -> None:
     assert data["groups"][0]["counts"]["total"] == 5
 
 
-ATTACK = "a|b`<script>\x1b[31m\u202e\n# [x](http://y) \\ *z* $1$ @me"
-
-
-def test_shown_texts_cannot_act_on_a_terminal_or_as_markdown() -> None:
-    results = [
-        a_result(
-            "a",
-            "error",
-            failure=Failure("T", ATTACK, ATTACK),
-            template=ATTACK,
-            metadata={"k": ATTACK},
-        ),
-        a_result("b", template=ATTACK, metadata={"k": ATTACK}, scores={ATTACK: Score(1.0, True)}),
-    ]
-    summary = summarise(results, group_by="k")
-    for width in (20, 80, 400):
-        text = summary.to_text(width)
-        assert "\x1b" not in text and "\u202e" not in text and "\\x1b" in text.replace("\n", "")
-    markdown = summary.to_markdown()
-    assert "\x1b" not in markdown and "\u202e" not in markdown
-    assert not re.search(r"(?<!\\)[<`*$]|[^\\]\]\(|https?:", markdown)
-    rows = [
-        len(re.findall(r"(?<!\\)\|", line))
-        for line in markdown.splitlines()
-        if line.startswith("| ")
-    ]
-    assert len(rows) > 5 and set(rows) == {4, 8, 9}
-
-
-@given(st.integers(20, 200))
-def test_only_long_words_make_a_line_wider_than_requested(width: int) -> None:
-    summary = summarise(results_of("ppfeu", scores={"s": Score(0.5, True)}), total=9, group_by="x")
-    assert all(
-        len(line) <= width or len(line.split()) == 1 for line in summary.to_text(width).splitlines()
-    )
-
-
-def test_a_wide_terminal_gets_a_table_a_narrower_one_its_parts_and_a_narrow_one_a_list() -> None:
-    summary = summarise(results_of("pppf"))
-    assert re.search(r"3 of 4  75.0 % .*  0 .*  –\n", summary.to_text(160))
-    assert re.search(
-        r"3 of 4  75.0 %  30.1 to 95.4 %\n\n.* N  error .*\n  quiz × small +4 ", summary.to_text(60)
-    )
-    assert "passed 3 of 4, share 75.0 %" in " ".join(summary.to_text(30).split())
-    assert "| quiz × small | 3 of 4 | 75.0 % | 30.1 to 95.4 % |" in summary.to_markdown()
-
-
 def many(count: int) -> Iterator[SampleResult]:
     for i in range(count):
         yield a_result(
@@ -613,18 +342,6 @@ def test_a_batch_that_is_unfinished_is_not_complete_whatever_its_counts() -> Non
 def test_the_sample_count_is_marked_unless_all_have_results() -> None:
     assert "2 of 4 results, of 2 samples so far" in summarise(results_of("pp"), total=4).to_text()
     assert "2 of 2 results, of 2 samples:" in summarise(results_of("pp"), total=2).to_text()
-
-
-@given(st.permutations([("quiz", "b"), ("quiz", "a"), ("exam", "b")]), st.permutations(range(3)))
-def test_groups_come_in_the_order_asked_for_else_by_name(
-    cells: list[tuple[str, str]], order: list[int]
-) -> None:
-    results = [a_result("x", template=cells[i][0], variant=cells[i][1]) for i in order]
-    asked = summarise(results, total={**dict.fromkeys(cells, 1), ("more", ""): 2})
-    assert [(group.template, group.variant) for group in asked.groups] == [*cells, ("more", "")]
-    for total in (None, 5):
-        named = summarise(results, total=total)
-        assert [(group.template, group.variant) for group in named.groups] == sorted(cells)
 
 
 def test_a_task_is_charged_once_and_its_judges_each_time() -> None:
@@ -762,228 +479,6 @@ def test_what_is_not_a_result_is_refused_before_anything_of_it_is_counted() -> N
     assert len(columns) == 1 and list(columns.errors) == [] and list(columns.scorers) == []
 
 
-def test_binary_reduced_epochs_have_the_interval_of_a_proportion() -> None:
-    results = [a_result(f"s{i}", epoch=epoch) for i in range(12) for epoch in (1, 2, 3)]
-    reduced = only(summarise(results, reducers=["pass@2", "mean"])).reduced
-    assert [one.estimate for one in reduced] == [proportion_of(12, 12)] * 2
-    assert reduced[0].estimate.low == pytest.approx(0.7575, abs=1e-4)
-
-
-@given(
-    st.lists(st.lists(st.sampled_from("pf"), min_size=2, max_size=3), min_size=1, max_size=8),
-    st.integers(1, 4),
-    st.sampled_from([None, "topic"]),
-)
-def test_no_interval_of_shares_leaves_0_and_1_or_is_empty(
-    words: list[str], topics: int, cluster: str | None
-) -> None:
-    results = [
-        a_result(
-            f"s{i}",
-            "passed" if letter == "p" else "failed",
-            epoch,
-            metadata={"topic": i % topics},
-            scores={"s": Score(0.75 if letter == "p" else 0.25, letter == "p")},
-        )
-        for i, word in enumerate(words)
-        for epoch, letter in enumerate(word, 1)
-    ]
-    group = only(
-        summarise(results, cluster=cluster, reducers=["mean", "median", "pass@2", "pass^2"])
-    )
-    for estimate in [*(one.estimate for one in group.reduced), group.part.scorers["s"].value]:
-        if estimate.low is not None and estimate.high is not None and estimate.mean is not None:
-            assert (
-                0 <= estimate.low <= estimate.mean <= estimate.high <= 1
-                and estimate.low < estimate.high
-            )
-
-
-def voted(sample: str, *votes: bool | None, scorer: str = "jury", **fields: Any) -> SampleResult:
-    given = [vote for vote in votes if vote is not None]
-    score = Score(
-        1.0 if sum(given) > len(given) / 2 else 0.0,
-        sum(given) > len(given) / 2,
-        metadata={"votes": dict(zip("abc", votes, strict=False))},
-    )
-    return a_result(sample, scores={scorer: score}, **fields)
-
-
-BALLOTS = [
-    (True, True, True),
-    (True, False, None),
-    (False, False, False),
-    (True, True, False),
-    (None, None, True),
-]
-
-
-def test_judges_who_vote_have_their_agreement_counted() -> None:
-    results = [voted(f"s{i}", *votes) for i, votes in enumerate(BALLOTS * 3)]
-    retried = [voted("s0", False, True, False), *results]
-    group = only(summarise([*retried, a_result("e", "error")]))
-    columns = list(zip(*BALLOTS * 3, strict=True))
-    everyone, *pairs = group.agreement
-    assert (everyone.judges, everyone.votes_of, everyone.measure) == (
-        ("a", "b", "c"),
-        "jury",
-        "krippendorff_alpha",
-    )
-    expected = krippendorff_alpha(columns)
-    assert (
-        everyone.agreement.value == pytest.approx(expected.value)
-        and everyone.agreement.n == expected.n == 12
-    )
-    assert everyone.same == 0.5
-    for found, (i, j) in zip(pairs, [(0, 1), (0, 2), (1, 2)], strict=True):
-        kappa = cohen_kappa(columns[i], columns[j])
-        assert found.agreement.value == pytest.approx(kappa.value)
-        assert (found.agreement.n, found.measure) == (kappa.n, "cohen_kappa")
-    summary = summarise(results)
-    assert (
-        "Agreement: quiz × small" in summary.to_text()
-        and "Krippendorff's α" in summary.to_markdown()
-    )
-    assert "jury: a and b" in summary.to_text() and "jury: all 3" in summary.to_text()
-    assert summary.to_dict()["groups"][0]["agreement"][0]["judges"] == ["a", "b", "c"]
-
-
-def test_only_binary_scorers_have_their_agreement_counted() -> None:
-    words = ["yy", "yn", "nn", "ny", "yy", "nn", "y-"]
-    results = [
-        a_result(
-            f"s{i}",
-            scores={
-                "graded": Score(0.7, True),
-                **{
-                    name: Score(float(one == "y"), one == "y")
-                    for name, one in zip("pq", word, strict=True)
-                    if one != "-"
-                },
-            },
-        )
-        for i, word in enumerate(words)
-    ]
-    (found,) = only(summarise(results)).agreement
-    assert (found.judges, found.votes_of, found.same) == (("p", "q"), None, pytest.approx(4 / 6))
-    assert (found.agreement.n, found.agreement.of) == (6, 7)
-    assert found.agreement.value == cohen_kappa("yynnyn", "ynnyyn").value
-
-
-@pytest.mark.parametrize(
-    "votes",
-    [None, "yes", [True], {"a": True}, {"a": 1, "b": "x"}, {str(i): True for i in range(99)}],
-)
-def test_metadata_that_are_not_votes_are_ignored(votes: Any) -> None:
-    score = Score(1.0, True, metadata={"votes": votes})
-    assert only(summarise([a_result("x", scores={"s": score})])).agreement == ()
-
-
-def test_votes_take_a_few_bytes_for_each_result() -> None:
-    tracemalloc.start()
-    try:
-        summarise(
-            voted(f"sample-{i:08d}", i % 2 == 0, i % 3 == 0, i % 5 == 0) for i in range(8_000)
-        )
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak / 8_000 < 300
-
-
-def counted(
-    name: str, passed: int, judged: int, errors: int, unscored: int, absent: int
-) -> dict[str, ScorerSummary]:
-    of = judged + errors + unscored + absent
-    share = proportion_of(passed, judged)
-    return {
-        name: ScorerSummary(
-            judged, of, errors, unscored, absent, share, passed, judged - passed, share
-        )
-    }
-
-
-def with_scorers(scorers: dict[str, ScorerSummary]) -> BatchSummary:
-    summary = summarise(results_of("p"))
-    group = only(summary)
-    return replace(summary, groups=(replace(group, part=replace(group.part, scorers=scorers)),))
-
-
-def scorers_in(text: str) -> list[str]:
-    """The lines of the table, or of what stands for it."""
-    return text.partition("Scorers: quiz × small\n")[2].partition("\n\nErrors")[0].splitlines()
-
-
-LONG = "a_scorer_with_24_letters"
-
-
-def test_scorers_of_100000_results_are_a_table_on_100_columns_and_two_on_80() -> None:
-    summary = with_scorers(counted(LONG, 75_320, 100_000, 0, 0, 0))
-    head, row = scorers_in(summary.to_text(100))
-    assert head.endswith("n of N    mean    ± se          interval  passed  failed")
-    assert (
-        row.split()
-        == f"{LONG} 100,000 of 100,000 0.7532 0.0014 0.7505 to 0.7559 75,320 24,680".split()
-    )
-    first, above, between, second, below = scorers_in(summary.to_text(80))
-    assert (first.split()[-2:], above.split()[-2:]) == (["±", "se"], ["0.7532", "0.0014"])
-    assert (between, second.split()) == ("", ["scorer", "interval", "passed", "failed"])
-    assert below.split() == f"{LONG} 0.7505 to 0.7559 75,320 24,680".split()
-
-
-def test_results_without_a_value_are_counted_by_reason() -> None:
-    summary = with_scorers(
-        {**counted("exact", 3, 5, 1_200, 0, 4), **counted("f1", 3, 1_209, 0, 0, 0)}
-    )
-    lines = scorers_in(summary.to_text(100))
-    assert lines[0] == "  exact: 1,200 errors, 4 without an answer to score, of 1,209"
-    assert (
-        lines[1].split()[0] == "scorer"
-        and "5 of 1,209" in lines[2]
-        and "1,209 of 1,209" in lines[3]
-    )
-    unscored = scorers_in(with_scorers(counted("s", 1, 1, 0, 2, 0)).to_text(100))[0]
-    assert unscored == "  s: 2 unscored, of 3"
-
-
-@given(st.lists(st.integers(1, 12), min_size=2, max_size=9), st.integers(20, 160))
-def test_a_table_shows_every_cell_at_any_width(widths: list[int], width: int) -> None:
-    head = [f"{column}" for column in range(len(widths))]
-    rows = [[chr(97 + row) * each for each in widths] for row in range(3)]
-    text = as_text([Table("T", head, rows)], width)
-    shown = Counter(re.findall(r"[a-z]+", text))
-    assert all(shown[cell] >= count for row in rows for cell, count in Counter(row).items())
-    assert all(len(line) <= width for line in text.splitlines())
-
-
-def test_a_table_of_more_than_three_parts_is_a_list() -> None:
-    def shown(columns: int) -> str:
-        return as_text(
-            [Table("T", ["", *"abcdefgh"[:columns]], [["row", *["x" * 12] * columns]])], 38
-        )
-
-    assert shown(6).count("row") == 3
-    assert shown(7).count("row") == 1 and f"a {'x' * 12}, b" in shown(7)
-
-
-def test_the_outcomes_are_a_table_on_a_terminal_of_100_columns() -> None:
-    results = [
-        *results_of("pppfeeu", template="answer_question", variant="large"),
-        *results_of("pf"),
-    ]
-    totals = {("answer_question", "large"): 10, ("quiz", "small"): 2}
-    text = summarise(results, total=totals).to_text(100)
-    (head,) = [
-        line
-        for line in text.splitlines()
-        if line.split()[:4] == ["template", "×", "variant", "passed"]
-    ]
-    assert head.split()[3:] == ["passed", "share", "interval", "N", "error", "unscored", "pending"]
-    assert any(line.split()[-4:] == ["10", "2", "1", "3"] for line in text.splitlines())
-    bounds = "answer_question × large: 42.9 % to 85.7 % if all 3 error or unscored results had failed or passed"
-    assert bounds in " ".join(text.split())
-
-
 def test_a_group_has_an_attribute_for_each_key_of_its_json(tmp_path):
     result = run_batch_sync(
         "answer_question",
@@ -997,35 +492,3 @@ def test_a_group_has_an_attribute_for_each_key_of_its_json(tmp_path):
     assert [key for key in data if not hasattr(group, key)] == []
     assert group.accuracy.to_dict() == data["accuracy"]
     assert group.duration_s.to_dict() == data["duration_s"]
-
-
-def test_the_numbers_of_many_groups_are_those_of_each_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Many groups are ordered before they are counted."""
-    monkeypatch.setattr(columns_module, "_MOST_SCATTERED", 2)
-    random = Random(7)
-    results: list[SampleResult] = []
-    for number in range(300):
-        for variant in ("a", "b", "c"):
-            votes = {name: random.random() < 0.6 for name in ("j1", "j2")}
-            values = {name: float(vote) for name, vote in votes.items()}
-            is_right = random.random() < 0.5
-            metadata = {"votes": votes, "values": values, "flipped": [is_right]}
-            results.append(
-                a_result(
-                    f"s{number}",
-                    variant=variant,
-                    epoch=random.choice((1, 2)),
-                    metadata={"part": random.choice("xy"), "of": str(number // 3)},
-                    scores={"s": Score(float(is_right), is_right, metadata=metadata)},
-                    duration_s=random.random(),
-                )
-            )
-    options: dict[str, Any] = {"cluster": "of", "group_by": "part", "reducers": ["mean"]}
-    random.shuffle(results)
-    for group in summarise(results, **options).groups:
-        own = [result for result in results if result.variant == group.variant]
-        (alone,) = summarise(own, **options).groups
-        assert group == alone
-        assert group.stability and group.agreement and len(group.by) == 2

@@ -26,8 +26,9 @@ from evaluator.models.anthropic_batches import AnthropicBatches
 from evaluator.models.gemini_batches import GeminiBatches
 from evaluator.models.openai_batches import OpenAIBatches
 from tests.batch.wave_driver import TWO, run_session, write_project
+from tests.provider_jobs import DAY_S
 from tests.provider_replies import last_prompt
-from tests.provider_server import DAY_S, Fault, ProviderServer
+from tests.provider_server import Fault, ProviderServer
 
 FORMATS = ["openai", "anthropic"]
 ALL_FORMATS = [*FORMATS, "gemini", "mistral"]

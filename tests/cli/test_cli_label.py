@@ -6,10 +6,11 @@ import csv
 import json
 import math
 import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
+from zipfile import ZIP_BZIP2, ZIP_LZMA, ZipFile
 
 import pytest
 
@@ -19,6 +20,9 @@ from evaluator.batch.labels import read_labels
 from tests.batch.labelled import judged_batch, label_some, pair_batch, result_of
 
 PEOPLE = ("--labeller", "ada")
+# The method of an archive that Inspect AI may use. Python reads it from 3.14 on.
+ZSTANDARD = 93
+READS_ZSTANDARD = sys.version_info >= (3, 14)
 
 
 @pytest.fixture
@@ -235,16 +239,49 @@ def test_edits_of_scores_in_a_log_of_inspect_are_imported(
     sample = {"id": "s006", "epoch": 1, "scores": {"judge": judge}}
     (tmp_path / "log.json").write_text(json.dumps({"eval": {}, "samples": [sample]}, indent=1))
     assert cli("label", "b", "--import", "log.json").out == "log.json: 1 labels\n"
-    # Inspect AI may write Zstandard, method 93 at these places of the archive.
-    packed = bytearray((tmp_path / "log.eval").read_bytes())
-    for place in (8, packed.rindex(b"PK\x01\x02", 0, packed.rindex(b"header.json")) + 10):
-        packed[place] = 93
-    (tmp_path / "zstd.eval").write_bytes(packed)
-    ran = cli("label", "b", "--import", "zstd.eval")
-    assert ran.code == 2 and "inspect log convert --to json" in ran.err, ran.err
+
+
+def test_a_log_of_inspect_that_cannot_be_read_is_refused(
+    cli: Any, tmp_path: Path, batch: Path
+) -> None:
     (tmp_path / "bad.eval").write_text("no archive")
     ran = cli("label", "b", "--import", "bad.eval")
     assert ran.code == 2 and "is not a log of Inspect AI that can be read" in ran.err
+    cli("export", "b", "-f", "inspect", "-o", "log.eval")
+    packed = bytearray((tmp_path / "log.eval").read_bytes())
+    # The data is not that of the method.
+    header = packed.rindex(b"PK\x01\x02", 0, packed.rindex(b"header.json"))
+    damaged = "is not a log of Inspect AI that can be read"
+    for method, problem in (
+        (ZIP_BZIP2, "cannot be read: Invalid data stream"),
+        (ZIP_LZMA, damaged),
+        (ZSTANDARD, damaged if READS_ZSTANDARD else "inspect log convert --to json"),
+    ):
+        for place in (8, header + 10):
+            packed[place] = method
+        (tmp_path / "other.eval").write_bytes(packed)
+        ran = cli("label", "b", "--import", "other.eval")
+        assert ran.code == 2 and problem in ran.err, ran.err
+    with ZipFile(tmp_path / "flipped.eval", "w", ZIP_LZMA) as log:
+        log.writestr("header.json", json.dumps({"eval": list(range(100))}))
+    packed = bytearray((tmp_path / "flipped.eval").read_bytes())
+    packed[60:70] = b"\xff" * 10
+    (tmp_path / "flipped.eval").write_bytes(packed)
+    ran = cli("label", "b", "--import", "flipped.eval")
+    assert ran.code == 2 and damaged in ran.err, ran.err
+
+
+@pytest.mark.skipif(not READS_ZSTANDARD, reason="Python reads Zstandard from 3.14 on")
+def test_a_log_of_inspect_that_is_compressed_with_zstandard_is_imported(
+    cli: Any, tmp_path: Path, batch: Path
+) -> None:
+    provenance = {"author": "ada", "timestamp": "2026-01-02T00:00:00Z"}
+    judge = {"value": 1, "history": [{"value": "C", "provenance": provenance}]}
+    sample = {"id": "s006", "epoch": 1, "scores": {"judge": judge}}
+    with ZipFile(tmp_path / "zstd.eval", "w", ZSTANDARD) as log:
+        log.writestr("header.json", json.dumps({"eval": {}}))
+        log.writestr("samples/s006_epoch_1.json", json.dumps(sample))
+    assert cli("label", "b", "--import", "zstd.eval").out == "zstd.eval: 1 labels\n"
 
 
 def test_a_spreadsheet_takes_no_cell_for_a_formula(cli: Any, tmp_path: Path, batch: Path) -> None:

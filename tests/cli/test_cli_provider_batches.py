@@ -11,7 +11,8 @@ import pytest
 from evaluator.batch import waves
 from tests.batch.wave_driver import write_project
 from tests.cli.conftest import Run
-from tests.provider_server import DAY_S, ProviderServer
+from tests.provider_jobs import DAY_S
+from tests.provider_server import ProviderServer
 
 COMMAND = (
     "batch",

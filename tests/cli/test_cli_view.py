@@ -22,8 +22,9 @@ def test_it_prints_an_address_that_answers_until_ctrl_c(start: Any, tmp_path: Pa
     opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
     with opener.open(address) as answer:
         assert '"has_anything":false' in answer.read().decode()
-    with pytest.raises(urllib.error.HTTPError, match="403"):
+    with pytest.raises(urllib.error.HTTPError, match="403") as refused:
         urllib.request.urlopen(address.partition("?")[0])
+    refused.value.close()
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=200)
     assert (process.returncode, b"Traceback" in err, b"stopped" in err) == (0, False, True)

@@ -14,6 +14,11 @@ from lsprotocol import types
 from tests.editor.conftest import PLAN, POLITE, write_project
 from tests.editor.lsp_client import Editor, apply
 
+# pygls 2.1 calls it, also for the test's own client. Python warns of it from 3.14 on.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:'asyncio.iscoroutinefunction' is deprecated:DeprecationWarning"
+)
+
 NAME = "templates/plan.xml"
 
 

@@ -364,7 +364,8 @@ def test_tasks_side_by_side_keep_to_the_concurrency_of_the_limiter(tmp_path):
 
     class Counting(SimulatedBackend):
         async def complete(self, request, *, on_text=None) -> ModelResponse:
-            running.add(number := next(at_once))
+            number = next(at_once)
+            running.add(number)
             most[0] = max(most[0], len(running))
             await asyncio.sleep(0)
             await asyncio.sleep(0)

@@ -10,49 +10,17 @@ import pytest
 
 from evaluator import (
     HandlerConfig,
-    InMemoryIndex,
     ProviderError,
     SimulatedBackend,
-    StepChanged,
-    StepUnfinished,
     TaskBusy,
     TaskError,
     TaskStore,
     UsageError,
-    tool,
 )
 from evaluator.record.journal import Journal
 from evaluator.record.redact import Redactor
 from tests.interpreter.crashes import cut, file_of, reading
-
-STORY = """
-<task name="story" type="sequential"><description>Write a story about a topic</description>
-  <inputs><input name="topic" required="true"/></inputs>
-  <context_management><accumulate_data>false</accumulate_data></context_management>
-  <steps>
-    <task name="plan" type="atomic"><description>plan</description><instructions>Plan {{ topic }}</instructions></task>
-    <task name="draft" type="atomic"><description>draft</description>
-      <instructions>Draft of {{ steps.plan.content }}</instructions></task>
-    <task name="finish" type="atomic"><description>finish</description>
-      <instructions>Finish {{ steps.draft.content }}</instructions></task>
-  </steps></task>
-"""
-
-
-def run(make_evaluator, xml=STORY, name="story", inputs=None, script=None, **options):
-    evaluator = make_evaluator(xml, script=script, **options)
-    outcome = asyncio.run(evaluator.evaluate(name, {"topic": "cats"} if inputs is None else inputs))
-    return evaluator, outcome
-
-
-def echo(prompt: str) -> str:
-    return f"<{prompt}>"
-
-
-@pytest.fixture
-def echoing(scripted):
-    """A script that answers with the prompt and keeps what it was asked."""
-    return scripted({"": echo})
+from tests.interpreter.resume_runs import SCRIPTED, STORY, run
 
 
 def test_what_was_completed_is_not_asked_again_and_the_result_is_the_same(
@@ -173,297 +141,6 @@ def test_an_aborted_run_says_how_much_was_planned_and_continues(make_evaluator, 
     assert len(works.seen) == 2
 
 
-# -- what changed in between ------------------------------------------------------------------------------------
-
-
-def test_a_template_edited_in_between_stops_at_the_step_that_shows_it_and_nothing_is_written(
-    make_evaluator, echoing, tmp_path
-):
-    run(make_evaluator, script=echoing)
-    cut(tmp_path, "steps[3]/turn[1]")
-    before = file_of(tmp_path, 1).read_bytes()
-    echoing.seen.clear()
-    edited = make_evaluator(STORY.replace("Draft of", "Draft for"), script=echoing)
-    error = asyncio.run(edited.resume(1))
-    assert isinstance(error, TaskError)
-    assert isinstance(error.cause, StepChanged)
-    assert error.cause.path == "steps[2]/turn[1]"
-    assert "'story' was edited" in error.message
-    assert '"Draft of <Plan cats>"' in str(error.cause.recorded)
-    assert '"Draft for <Plan cats>"' in str(error.cause.now)
-    assert echoing.seen == []
-    assert file_of(tmp_path, 1).read_bytes() == before
-
-
-def test_a_template_edited_where_nothing_was_done_yet_stops_too(make_evaluator, echoing, tmp_path):
-    run(make_evaluator, script=echoing)
-    cut(tmp_path, "steps[3]/turn[1]")
-    edited = make_evaluator(STORY.replace("Finish", "End"), script=echoing)
-    error = asyncio.run(edited.resume(1))
-    assert isinstance(error, TaskError) and isinstance(error.cause, StepChanged)
-    assert error.cause.path == "steps[3]/turn[1]"
-    assert "No recorded step differs" in error.message
-
-
-def test_another_task_of_the_same_file_may_be_edited(make_evaluator, echoing, tmp_path):
-    other = '<task name="other" type="atomic"><description>{}</description></task>'
-    run(make_evaluator, other.format("one") + STORY, script=echoing)
-    cut(tmp_path, "steps[3]/turn[1]")
-    edited = make_evaluator(
-        other.format("two, and longer") + "\n<!-- a comment -->\n" + STORY, script=echoing
-    )
-    result = asyncio.run(edited.resume(1)).unwrap()
-    assert not any("edited" in warning for warning in result.notes["warnings"])
-
-
-def test_allowed_changes_run_again_and_the_rest_is_taken(make_evaluator, echoing, tmp_path):
-    run(make_evaluator, script=echoing)
-    cut(tmp_path, "steps[3]/turn[1]")
-    echoing.seen.clear()
-    edited = make_evaluator(STORY.replace("Draft of", "Draft for"), script=echoing)
-    result = asyncio.run(edited.resume(1, allow_changed=True)).unwrap()
-    assert echoing.prompts == ["Draft for <Plan cats>", "Finish <Draft for <Plan cats>>"]
-    assert result.content == "<Finish <Draft for <Plan cats>>>"
-    assert any("was edited" in warning for warning in result.notes["warnings"])
-    assert reading(tmp_path).resumptions[0].allowed == "any change"
-
-
-CALLING = """
-<template name="shout" params="text"><description>Shout</description>
-  <task type="atomic"><description>shout</description><instructions>{how} {{{{ text }}}}</instructions></task></template>
-<task name="story" type="sequential"><description>Write a story</description>
-  <inputs><input name="topic" required="true"/></inputs>
-  <steps>
-    <task name="plan" type="atomic"><description>plan</description><instructions>Plan {{{{ topic }}}}</instructions></task>
-    <call template="shout"><arg name="text">{{{{ steps.plan.content }}}}</arg></call>
-  </steps></task>
-"""
-
-
-def test_a_template_that_is_only_called_counts_as_the_run_s_own(make_evaluator, echoing, tmp_path):
-    run(make_evaluator, CALLING.format(how="Shout"), script=echoing)
-    cut(tmp_path, "steps[2]/call.shout/turn[1]")
-    error = asyncio.run(make_evaluator(CALLING.format(how="Cry"), script=echoing).resume(1))
-    assert isinstance(error, TaskError)
-    assert "'shout' was edited" in error.message
-
-
-def test_another_model_is_a_change(make_evaluator, echoing, tmp_path):
-    run(make_evaluator, script=echoing)
-    cut(tmp_path, "steps[2]/turn[1]")
-
-    class Other(SimulatedBackend):
-        name = "other"
-
-    error = asyncio.run(make_evaluator(STORY, backend=Other(script=echoing)).resume(1))
-    assert isinstance(error, TaskError)
-    assert error.message.startswith("steps[1]/turn[1]: the step has changed at model")
-    assert '"simulated", now "other"' in error.message
-
-
-READING = """
-<task name="sum" type="sequential"><description>Sum up files</description>
-  <steps>
-    <task name="one" type="atomic"><description>one</description><file_paths source="literal"><path>a.txt</path></file_paths>
-      <instructions>First</instructions></task>
-    <task name="two" type="atomic"><description>two</description><instructions>Second</instructions></task>
-  </steps></task>
-"""
-
-
-def test_an_input_file_that_changed_stops_at_the_step_that_shows_it(
-    make_evaluator, echoing, tmp_path
-):
-    (tmp_path / "a.txt").write_text("one\ntwo\nthree")
-    run(make_evaluator, READING, "sum", {}, echoing)
-    cut(tmp_path, "steps[2]/turn[1]")
-    (tmp_path / "a.txt").write_text("one\n2\nthree")
-    error = asyncio.run(make_evaluator(READING, script=echoing).resume(1))
-    assert isinstance(error, TaskError) and isinstance(error.cause, StepChanged)
-    assert (error.cause.path, error.cause.recorded, error.cause.now) == (
-        "steps[1]/turn[1]",
-        '"two"',
-        '"2"',
-    )
-
-
-def test_another_root_is_reported(make_evaluator, echoing, tmp_path):
-    run(make_evaluator, script=echoing)
-    cut(tmp_path, "steps[2]/turn[1]")
-    (tmp_path / "other").mkdir()
-    error = asyncio.run(make_evaluator(STORY, script=echoing, roots=[tmp_path / "other"]).resume(1))
-    assert isinstance(error, TaskError)
-    assert f"ran with the root {tmp_path}" in error.message
-
-
-def test_profile_target_and_depth_of_the_call_are_those_of_the_run(make_evaluator, tmp_path):
-    evaluator = make_evaluator(STORY, backend=None, max_depth=3)
-    whole = asyncio.run(
-        evaluator.evaluate("story", {"topic": "x"}, handler="offline", target="the answer")
-    )
-    cut(tmp_path, "steps[2]/turn[1]")
-    again = asyncio.run(make_evaluator(STORY, backend=None).resume(1)).unwrap()
-    assert again.content == whole.content == "the answer"
-    header = reading(tmp_path).header
-    assert header is not None
-    assert (header.extra["handler"], header.extra["max_depth"], header.extra["target"]) == (
-        "offline",
-        3,
-        "the answer",
-    )
-
-
-# -- side effects -----------------------------------------------------------------------------------------------
-
-TOOLED = """
-<task name="act" type="atomic"><description>Act</description><tools><tool name="press"/></tools>
-  <instructions>Act now</instructions></task>
-"""
-
-
-def presser(effects: list[str], **settings: bool):
-    @tool(**settings)
-    def press(button: str) -> str:
-        """Press a button."""
-        effects.append(button)
-        if button == "broken":
-            raise ValueError("it is stuck")
-        return f"pressed {button}"
-
-    return press
-
-
-def pressing(*buttons: str):
-    """A model that presses the buttons in its first turn and then says what came of it."""
-
-    def script(request):
-        answers = [m.content for m in request.messages if m.role == "tool"]
-        if not answers:
-            return [{"tool": "press", "arguments": {"button": b}} for b in buttons]
-        return " and ".join(answers)
-
-    return script
-
-
-def test_a_completed_tool_call_is_never_run_again(make_evaluator, tmp_path):
-    effects: list[str] = []
-    options = {"script": pressing("a", "broken"), "tools": [presser(effects)]}
-    _, whole = run(make_evaluator, TOOLED, "act", {}, **options)
-    assert effects == ["a", "broken"]
-    cut(tmp_path, "turn[2]")
-    again = asyncio.run(make_evaluator(TOOLED, **options).resume(1)).unwrap()
-    assert effects == ["a", "broken"]
-    assert again.content == whole.content
-    assert "stuck" in again.content
-
-
-@pytest.mark.parametrize("asked", [False, True])
-def test_an_unfinished_tool_call_stops_the_run_unless_somebody_decides(
-    make_evaluator, tmp_path, asked
-):
-    class Asker:
-        def __init__(self) -> None:
-            self.questions: list[str] = []
-
-        async def ask(self, question: str) -> str:
-            self.questions.append(question)
-            return "no idea"
-
-    effects: list[str] = []
-    asker = Asker()
-    options = {"script": pressing("a"), "tools": [presser(effects)]}
-    run(make_evaluator, TOOLED, "act", {}, **options)
-    cut(tmp_path, "turn[1]/tool[1]", begun=True)
-    before = file_of(tmp_path, 1).read_bytes()
-    error = asyncio.run(make_evaluator(TOOLED, **options, asker=asker if asked else None).resume(1))
-    assert isinstance(error, TaskError) and isinstance(error.cause, StepUnfinished)
-    assert (error.cause.path, error.cause.name) == ("turn[1]/tool[1]", "press")
-    assert effects == ["a"]
-    assert file_of(tmp_path, 1).read_bytes() == before
-    assert bool(asker.questions) == asked
-    if asked:
-        assert "press" in asker.questions[0] and "button" in asker.questions[0]
-
-
-@pytest.mark.parametrize(
-    ("how", "pressed", "says"),
-    [("repeat", ["a", "a"], "pressed a"), ("tell", ["a"], "whether it took effect is not known")],
-)
-def test_an_unfinished_tool_call_is_repeated_or_reported_as_decided(
-    make_evaluator, tmp_path, how, pressed, says
-):
-    effects: list[str] = []
-    options = {"script": pressing("a"), "tools": [presser(effects)]}
-    run(make_evaluator, TOOLED, "act", {}, **options)
-    cut(tmp_path, "turn[1]/tool[1]", begun=True)
-    result = asyncio.run(make_evaluator(TOOLED, **options).resume(1, unfinished=how)).unwrap()
-    assert effects == pressed
-    assert says in result.content
-
-
-@pytest.mark.parametrize("settings", [{"retryable": True}, {"effect": False}])
-def test_a_tool_that_is_safe_to_repeat_is_repeated_unasked(make_evaluator, tmp_path, settings):
-    effects: list[str] = []
-    options = {"script": pressing("a"), "tools": [presser(effects, **settings)]}
-    run(make_evaluator, TOOLED, "act", {}, **options)
-    cut(tmp_path, "turn[1]/tool[1]", begun=True)
-    assert asyncio.run(make_evaluator(TOOLED, **options).resume(1)).ok
-    assert effects == ["a", "a"]
-
-
-SCRIPTED = """
-<task name="act" type="script"><description>Act</description>
-  <command>sh -c "echo ran >> effects; cat effects"</command></task>
-"""
-
-
-def test_an_unfinished_script_is_repeated_only_when_asked_to(make_evaluator, tmp_path):
-    run(make_evaluator, SCRIPTED, "act", {})
-    cut(tmp_path, "script", begun=True)
-    evaluator = make_evaluator(SCRIPTED)
-    for decision in ("ask", "stop", "tell"):
-        error = asyncio.run(evaluator.resume(1, unfinished=decision))
-        assert isinstance(error, TaskError) and isinstance(error.cause, StepUnfinished)
-    assert (tmp_path / "effects").read_text() == "ran\n"
-    assert asyncio.run(evaluator.resume(1, unfinished="repeat")).unwrap().content == "ran\nran\n"
-
-
-COMMANDED = """
-<task name="sum" type="sequential"><description>Sum up files</description><steps>
-  <task name="one" type="atomic"><description>one</description>
-    <file_paths source="command"><command>sh -c "echo ran >> effects; echo a.txt"</command></file_paths>
-    <instructions>First</instructions></task>
-  <task name="two" type="atomic"><description>two</description><instructions>Second</instructions></task></steps></task>
-"""
-
-
-def test_a_command_that_lists_files_is_a_step_and_not_run_again(make_evaluator, echoing, tmp_path):
-    (tmp_path / "a.txt").write_text("the text")
-    run(make_evaluator, COMMANDED, "sum", {}, echoing)
-    cut(tmp_path, "steps[2]/turn[1]")
-    assert asyncio.run(make_evaluator(COMMANDED, script=echoing).resume(1)).ok
-    assert (tmp_path / "effects").read_text() == "ran\n"
-
-
-FRESH = """
-<task name="ask" type="sequential"><description>Ask</description><steps>
-  <task name="one" type="atomic"><description>facts about lakes</description>
-    <context_management><fresh_context>enabled</fresh_context></context_management><instructions>First</instructions></task>
-  <task name="two" type="atomic"><description>two</description><instructions>Second</instructions></task></steps></task>
-"""
-
-
-def test_what_memory_found_is_a_step_so_that_a_new_index_changes_nothing(
-    make_evaluator, echoing, tmp_path
-):
-    (tmp_path / "lakes.md").write_text("Lake Baikal")
-    memory = InMemoryIndex({"lakes.md": "facts about lakes"})
-    run(make_evaluator, FRESH, "ask", {}, echoing, memory=memory)
-    cut(tmp_path, "steps[2]/turn[1]")
-    again = make_evaluator(FRESH, script=echoing, memory=InMemoryIndex({}))
-    assert asyncio.run(again.resume(1)).ok
-
-
 # -- subtasks ---------------------------------------------------------------------------------------------------
 
 SPAWNING = """
@@ -532,30 +209,6 @@ def test_words_that_were_matched_keep_their_template_and_the_inputs_found_in_the
     assert script.prompts == ["Good day in French"]
     assert again.content == whole.content
     assert again.notes["matched"] == whole.notes["matched"]
-
-
-def test_nodes_are_written_down_so_that_they_can_be_evaluated_again(
-    make_evaluator, echoing, tmp_path
-):
-    evaluator = make_evaluator(CALLING.format(how="Shout"), script=echoing)
-    story, function = evaluator.library.get("story").node, evaluator.library.get("shout").node
-    for task_id, (node, inputs) in enumerate(
-        [
-            (story, {"topic": "cats"}),
-            (story.steps[1], {"steps": {"plan": {"content": "x"}}}),
-            (function, {"text": "hi"}),
-        ],
-        1,
-    ):
-        whole = asyncio.run(evaluator.evaluate(node, inputs)).unwrap()
-        path = next(
-            s.start.path
-            for s in reversed(reading(tmp_path, task_id).steps)
-            if s.start.kind == "model"
-        )
-        cut(tmp_path, path, task_id=task_id)
-        again = asyncio.run(evaluator.resume(task_id)).unwrap()
-        assert again.content == whole.content
 
 
 def test_secrets_are_not_in_the_record_and_have_to_be_given_again(
@@ -762,27 +415,6 @@ def test_a_copy_under_another_number_is_not_a_task(make_evaluator, echoing, tmp_
     assert isinstance(error, TaskError) and "its title is TASK-1" in error.message
 
 
-def test_somebody_who_mistypes_is_asked_again_and_of_a_script_nobody_can_be_told(
-    make_evaluator, tmp_path
-):
-    class Asker:
-        questions: list[str]
-
-        def __init__(self, *answers: str) -> None:
-            self.answers, self.questions = list(answers), []
-
-        async def ask(self, question: str) -> str:
-            self.questions.append(question)
-            return self.answers.pop(0)
-
-    run(make_evaluator, SCRIPTED, "act", {})
-    cut(tmp_path, "script", begun=True)
-    asker = Asker("what", "t", "r")
-    assert asyncio.run(make_evaluator(SCRIPTED, asker=asker).resume(1)).ok
-    assert len(asker.questions) == 3
-    assert "tell the model" not in asker.questions[0]
-
-
 def test_what_is_wrong_is_in_the_details_for_programs(make_evaluator, echoing, tmp_path):
     run(make_evaluator, script=echoing)
     cut(tmp_path, "steps[3]/turn[1]")
@@ -799,16 +431,6 @@ def test_what_is_wrong_is_in_the_details_for_programs(make_evaluator, echoing, t
 def test_arguments_of_the_wrong_type_are_refused(make_evaluator, wrong):
     with pytest.raises(UsageError):
         asyncio.run(make_evaluator(STORY).resume(1, **wrong))
-
-
-def test_a_file_that_is_gone_is_reported_where_it_changes_a_step(make_evaluator, echoing, tmp_path):
-    (tmp_path / "a.txt").write_text("one")
-    run(make_evaluator, READING, "sum", {}, echoing)
-    cut(tmp_path, "steps[2]/turn[1]")
-    (tmp_path / "a.txt").unlink()
-    error = asyncio.run(make_evaluator(READING, script=echoing).resume(1))
-    assert isinstance(error, TaskError) and isinstance(error.cause, StepChanged)
-    assert any("a.txt was not read" in warning for warning in error.notes["warnings"])
 
 
 def test_what_was_paid_for_answers_that_are_not_used_counts_however_often_a_run_is_resumed(

@@ -1,4 +1,4 @@
-"""A store, and a wall clock that tests set."""
+"""A store, a queue, and a wall clock that tests set."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from evaluator import clock as clocks
 from evaluator.jobs.queue_store import QueueStore
+from evaluator.queue import TaskQueue
 
 START = 1_772_960_400.0  # 2026-03-08T09:00:00Z
 
@@ -58,3 +59,9 @@ def store(tmp_path: Path, clock: Clock):
     found = QueueStore(tmp_path / "queue.sqlite")
     yield found
     found.close()
+
+
+@pytest.fixture
+def queue(tmp_path):
+    with TaskQueue(tmp_path / "queue") as found:
+        yield found

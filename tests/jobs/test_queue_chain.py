@@ -9,7 +9,6 @@ import os
 import pytest
 
 from evaluator import TaskStore, ToolGrant, load_profiles
-from evaluator.queue import TaskQueue
 
 XML = """
 <task name="research"><description>Research open-source LLM frameworks</description>
@@ -25,12 +24,6 @@ XML = """
 <task name="steps" type="sequential"><description>Two steps</description>
   <steps><task><description>FIRST</description></task><task><description>SECOND</description></task></steps></task>
 """
-
-
-@pytest.fixture
-def queue(tmp_path):
-    with TaskQueue(tmp_path / "queue") as found:
-        yield found
 
 
 @pytest.fixture

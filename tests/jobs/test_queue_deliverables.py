@@ -9,7 +9,7 @@ import os
 import pytest
 
 from evaluator import ToolGrant, load_profiles
-from evaluator.queue import GraderVerifier, TaskQueue
+from evaluator.queue import GraderVerifier
 from evaluator.tools import builtin_tools
 from evaluator.tools.anthropic import TEXT_EDITOR, text_editor_tool
 from evaluator.tools.tool import declared_arguments
@@ -34,12 +34,6 @@ WRITES = [
     (TEXT_EDITOR, {"command": "str_replace", "path": "a.md", "old_str": "of", "new_str": "in"}),
     (TEXT_EDITOR, {"command": "insert", "path": "a.md", "insert_line": 0, "insert_text": "new"}),
 ]
-
-
-@pytest.fixture
-def queue(tmp_path):
-    with TaskQueue(tmp_path / "queue") as found:
-        yield found
 
 
 @pytest.fixture

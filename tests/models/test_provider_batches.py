@@ -33,7 +33,8 @@ from evaluator.models.provider_batches import (
     is_certainly_absent,
 )
 from evaluator.testing import HttpReply, LoopbackServer, json_reply
-from tests.provider_server import DAY_S, ProviderServer
+from tests.provider_jobs import DAY_S
+from tests.provider_server import ProviderServer
 
 KEY = "sk-secret-of-the-test"
 ASK = ModelRequest("gpt-4o-mini", (Message("user", "Say x"),), max_output_tokens=9)

@@ -1,8 +1,14 @@
 """What the tests of tools share."""
 
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
 import pytest
 
 from evaluator.files import open_below
+from tests.tools.mcp_play import Client, Play
 
 
 @pytest.fixture(params=["openat2", "by steps"])
@@ -13,3 +19,21 @@ def road(request, monkeypatch):
     elif open_below.openat2() is None:
         pytest.skip("this system has no openat2")
     return request.param
+
+
+@pytest.fixture
+def play(tmp_path):
+    """Runs a scene with a client and closes its connections; returns the client."""
+
+    def run(scene: Play, mode: str = "", **more: Any) -> Client:
+        async def whole() -> Client:
+            client = Client(tmp_path, mode, **more)
+            try:
+                await scene(client)
+            finally:
+                await client.connections.aclose()
+            return client
+
+        return asyncio.run(whole())
+
+    return run

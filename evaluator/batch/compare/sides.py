@@ -198,11 +198,10 @@ class SideSamples:
     def value(self, number: int) -> float | None:
         """The mean of its epochs' values; None without a value."""
         place = self._places[number]
-        values = [
-            value for epoch in self._epochs.values() if not math.isnan(value := epoch.value[place])
-        ]
-        if values:
-            return math.fsum(values) / len(values)
+        values = [epoch.value[place] for epoch in self._epochs.values()]
+        known = [value for value in values if not math.isnan(value)]
+        if known:
+            return math.fsum(known) / len(known)
         return None
 
     def bounds(self, number: int) -> tuple[float, float]:

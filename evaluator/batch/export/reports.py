@@ -43,6 +43,8 @@ _COUNTED_AS = {
 }
 _MAX_MESSAGE_CHARS = 200
 _SPOOL_BYTES = 65_536
+# Of each suite's file. The default is 128 KiB from Python 3.14 on, and there may be many suites.
+_BUFFER_BYTES = 8_192
 
 
 @dataclass(slots=True)
@@ -74,14 +76,15 @@ def write_junit(results: Iterable[SampleResult], about: About, path: Path) -> No
     """Writes one `testsuites` element. Suites are in order of appearance; memory does not grow with
     the results.
     """
-    with contextlib.ExitStack() as unjudgedfiles:
+    with contextlib.ExitStack() as files:
         suites: dict[tuple[str, str], _Suite] = {}
 
         def suite_of(key: tuple[str, str]) -> _Suite:
             if key not in suites:
-                suites[key] = _Suite(
-                    unjudgedfiles.enter_context(tempfile.SpooledTemporaryFile(_SPOOL_BYTES))
+                cases = files.enter_context(
+                    tempfile.SpooledTemporaryFile(_SPOOL_BYTES, buffering=_BUFFER_BYTES)
                 )
+                suites[key] = _Suite(cases)
             return suites[key]
 
         for result in results:
@@ -104,7 +107,7 @@ def write_junit(results: Iterable[SampleResult], about: About, path: Path) -> No
                 properties = _suite_properties(about.group(*key), about.decision)
                 file.write("".join(_property_lines(properties)).encode())
                 suite.cases.seek(0)
-                shutil.copyfileobj(suite.cases, file)
+                shutil.copyfileobj(suite.cases, file, _SPOOL_BYTES)
                 file.write(b"  </testsuite>\n")
             file.write(b"</testsuites>\n")
 

@@ -160,8 +160,9 @@ def options_of(choices: Sequence[str] | Mapping[str, str] | None, sample: Sample
         return _lettered(choices)
     for place in (sample.inputs, sample.metadata):
         for field in CHOICE_FIELDS:
-            if isinstance(found := place.get(field), list | tuple | Mapping):
-                return _lettered(cast("Any", found))
+            options = place.get(field)
+            if isinstance(options, list | tuple | Mapping):
+                return _lettered(cast("Any", options))
     return dict.fromkeys(_LETTERS, "")
 
 

@@ -74,7 +74,8 @@ class MajorityScorer(BuiltinScorer):
         cls, arguments: Mapping[str, Any], make_scorer: Callable[[Any], Scorer]
     ) -> Self:
         made = dict(arguments)
-        if isinstance(graders := made.get("graders"), list | tuple):
+        graders = made.get("graders")
+        if isinstance(graders, list | tuple):
             made["graders"] = [make_scorer(spec) for spec in cast("Sequence[Any]", graders)]
         return cls.from_table(made)
 

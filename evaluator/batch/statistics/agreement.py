@@ -338,11 +338,9 @@ def judge_rates(
         raise UsageError(f"the design effect is {design_effect!r}, expected at least 0")
     n = counts.labelled
     total = counts.passed + counts.failed
-    unknown = Estimate(
-        None, None, low=None, high=None, n=n, clusters=None, method="delta", confidence=confidence
-    )
-    nothing = Agreement(None, n, total, 2)
     if not n or (counts.passed and not in_passed) or (counts.failed and not in_failed):
+        unknown = _unknown_rate(n, confidence)
+        nothing = Agreement(None, n, total, 2)
         return JudgeRates(unknown, unknown, kappa=nothing, alpha=nothing)
     share = counts.passed / total
     seen = (
@@ -360,46 +358,89 @@ def judge_rates(
         smooth[1] * (1 - smooth[1]) / max(1, in_failed) * design_effect,
         smooth[2] * (1 - smooth[2]) / total * design_effect,
     )
-    quantile = normal_quantile((1 + confidence) / 2)
+    shares = _JudgedShares(
+        seen, smooth, variances=variances, labelled=n, total=total, confidence=confidence
+    )
+    return JudgeRates(
+        shares.rate(_of_passed),
+        shares.rate(_of_failed),
+        kappa=shares.agreement(_kappa),
+        alpha=shares.agreement(_alpha),
+    )
 
-    def rate(part: Callable[[_Shares], tuple[float, float]]) -> Estimate:
-        right, wrong = part(seen)
+
+@frozen
+class _JudgedShares:
+    """The shares from which the rates of a judge are computed, with intervals by the delta method.
+
+    Values are those of the shares `seen`; spreads are those at `smooth` shares, which are never 0
+    or 1. `labelled` of `total` results have a label.
+    """
+
+    seen: _Shares
+    smooth: _Shares
+    variances: _Shares
+    labelled: int
+    total: int
+    confidence: float
+
+    @property
+    def quantile(self) -> float:
+        return normal_quantile((1 + self.confidence) / 2)
+
+    def rate(self, part: Callable[[_Shares], tuple[float, float]]) -> Estimate:
+        """The first of the two shares of `part`, as a share of their sum."""
+        right, wrong = part(self.seen)
         if right + wrong <= 0:
-            return unknown
+            return _unknown_rate(self.labelled, self.confidence)
 
         def logit(at: _Shares) -> float:
             inside, outside = part(at)
             return math.log(inside / outside)
 
         mean = right / (right + wrong)
-        centre = logit(smooth)
-        spread = _spread(logit, smooth, variances)
-        low = 1 / (1 + math.exp(quantile * spread - centre))
-        high = 1 / (1 + math.exp(-quantile * spread - centre))
+        centre = logit(self.smooth)
+        spread = _spread(logit, self.smooth, self.variances)
+        low = 1 / (1 + math.exp(self.quantile * spread - centre))
+        high = 1 / (1 + math.exp(-self.quantile * spread - centre))
         se = spread * mean * (1 - mean)
         return Estimate(
             mean,
             se,
             low=min(low, mean),
             high=max(high, mean),
-            n=n,
+            n=self.labelled,
             clusters=None,
             method="delta, logit",
-            confidence=confidence,
+            confidence=self.confidence,
         )
 
-    def agreement(measure: Callable[[_Shares], float | None]) -> Agreement:
-        value = measure(seen)
+    def agreement(self, measure: Callable[[_Shares], float | None]) -> Agreement:
+        value = measure(self.seen)
         if value is None:
-            return nothing
-        se = _spread(lambda at: measure(at) or 0.0, smooth, variances)
-        low = max(-1.0, value - quantile * se)
+            return Agreement(None, self.labelled, self.total, 2)
+        se = _spread(lambda at: measure(at) or 0.0, self.smooth, self.variances)
         return Agreement(
-            value, n, of=total, raters=2, se=se, low=low, high=min(1.0, value + quantile * se)
+            value,
+            self.labelled,
+            of=self.total,
+            raters=2,
+            se=se,
+            low=max(-1.0, value - self.quantile * se),
+            high=min(1.0, value + self.quantile * se),
         )
 
-    return JudgeRates(
-        rate(_of_passed), rate(_of_failed), kappa=agreement(_kappa), alpha=agreement(_alpha)
+
+def _unknown_rate(labelled: int, confidence: float) -> Estimate:
+    return Estimate(
+        None,
+        None,
+        low=None,
+        high=None,
+        n=labelled,
+        clusters=None,
+        method="delta",
+        confidence=confidence,
     )
 
 

@@ -84,22 +84,15 @@ def corrected_mean(
     differ, or `confidence` is not between 0 and 1.
     """
     check_confidence(confidence)
-    check_finite(predictions)
-    given = [label for label in labels if label is not None]
-    check_finite(given)
+    _check_values(predictions, labels, strata=strata, clusters=clusters)
     total = len(predictions)
-    if len(labels) != total:
-        raise UsageError(f"{len(labels)} labels for {total} predictions")
-    check_clusters(predictions, clusters)
-    names = [None] * total if strata is None else strata
-    if len(names) != total:
-        raise UsageError(f"{len(names)} strata for {total} predictions")
-    labelled = [place for place, label in enumerate(labels) if label is not None]
+    given = [label for label in labels if label is not None]
     if clusters is None:
-        count = len(labelled)
+        count = len(given)
         shown = None
     else:
-        count = len({clusters[place] for place in labelled})
+        pairs = zip(labels, clusters, strict=True)
+        count = len({cluster for label, cluster in pairs if label is not None})
         shown = count
     found = Estimate(
         None,
@@ -113,7 +106,7 @@ def corrected_mean(
     )
     if not total:
         return found
-    members = _members(names)
+    members = _members([None] * total if strata is None else strata)
     parts = [_stratum(name, places, predictions, labels=labels) for name, places in members.items()]
     is_share = all(label in (0, 1) for label in given)
     mean = math.fsum(part.share * part.mean for part in parts)
@@ -133,22 +126,35 @@ def corrected_mean(
     se = math.sqrt(variance)
     df = _freedom(parts, independent, most=count - len(parts))
     reach = student_quantile((1 + confidence) / 2, df) * se
-    if not is_share:
-        low = mean - reach
-        high = mean + reach
-        if all(0 <= label <= 1 for label in given):
-            low = max(0.0, low)
-            high = min(1.0, high)
-        return replace(found, se=se, low=low, high=high)
-    # How much wider than for independent results, and than with a known variance.
-    if independent > 0:
-        inflation = math.sqrt(variance / independent)
-    else:
+    if is_share:
+        # How much wider than for independent results, and than with a known variance.
         inflation = 1.0
-    if se > _NO_SPREAD:
-        inflation *= reach / se / normal_quantile((1 + confidence) / 2)
-    low, high = _limits(parts, mean, between, inflation=inflation, confidence=confidence)
+        if independent > 0:
+            inflation = math.sqrt(variance / independent)
+        if se > _NO_SPREAD:
+            inflation *= reach / se / normal_quantile((1 + confidence) / 2)
+        low, high = _limits_of_share(
+            parts, mean, between, inflation=inflation, confidence=confidence
+        )
+    else:
+        low, high = _limits_of_values(given, mean, reach)
     return replace(found, se=se, low=low, high=high)
+
+
+def _check_values(
+    predictions: Sequence[float],
+    labels: Sequence[float | None],
+    strata: Sequence[Hashable] | None,
+    clusters: Sequence[Hashable] | None,
+) -> None:
+    check_finite(predictions)
+    check_finite([label for label in labels if label is not None])
+    total = len(predictions)
+    if len(labels) != total:
+        raise UsageError(f"{len(labels)} labels for {total} predictions")
+    check_clusters(predictions, clusters)
+    if strata is not None and len(strata) != total:
+        raise UsageError(f"{len(strata)} strata for {total} predictions")
 
 
 def _freedom(parts: Sequence[_Stratum], variance: float, most: int) -> float:
@@ -364,7 +370,17 @@ def _joined(first: float, second: float, correlation: float) -> float:
     return math.sqrt(max(0.0, first * first + second * second - 2 * correlation * first * second))
 
 
-def _limits(
+def _limits_of_values(labels: Sequence[float], mean: float, reach: float) -> tuple[float, float]:
+    """The limits `reach` from a mean, within [0, 1] where all labels are."""
+    low = mean - reach
+    high = mean + reach
+    if all(0 <= label <= 1 for label in labels):
+        low = max(0.0, low)
+        high = min(1.0, high)
+    return low, high
+
+
+def _limits_of_share(
     parts: Sequence[_Stratum], mean: float, between: float, inflation: float, confidence: float
 ) -> tuple[float, float]:
     """The limits of a mean of labels that are 0 or 1: the distances to Jeffreys' limits of each

@@ -84,11 +84,12 @@ class Labels:
             return NONE
         if type(value) is str and value in self.numbers:
             return self.numbers[value]
+        label = None
         if isinstance(value, (bool, int, float)):
             label = json.dumps(value)
-        else:
-            label = value
-        if isinstance(label, str) and len(label := label.strip()) <= MAX_LABEL_CHARS:
+        elif isinstance(value, str):
+            label = value.strip()
+        if label is not None and len(label) <= MAX_LABEL_CHARS:
             number = self.numbers.setdefault(label, len(self.numbers))
             if number < MAX_LABELS:
                 return number

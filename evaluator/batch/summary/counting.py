@@ -1,8 +1,5 @@
 """Counts results into a summary: one pass fills columns, then the numbers are computed from the
 columns.
-
-Agreement between judges and between scorers, from counts of the combinations of their
-ratings.
 """
 
 from __future__ import annotations
@@ -10,10 +7,10 @@ from __future__ import annotations
 import json
 from array import array
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import combinations, groupby
+from itertools import groupby
 from operator import eq, ne
 
 from evaluator.batch.fields import nearest_field
@@ -23,8 +20,6 @@ from evaluator.batch.statistics import (
     Estimate,
     Reducer,
     Variance,
-    cohen_kappa_of,
-    krippendorff_alpha_of,
     percentiles,
     proportion_interval,
     proportion_of,
@@ -41,6 +36,7 @@ from evaluator.batch.summary.columns import (
     is_known,
     rows_where,
 )
+from evaluator.batch.summary.judge_agreement import scorers_agreement, votes_agreement
 from evaluator.batch.summary.parts import (
     Accuracy,
     ConfusionMatrix,
@@ -55,86 +51,10 @@ from evaluator.batch.summary.parts import (
     Spending,
     VerdictCounts,
 )
-from evaluator.batch.summary.rows import ABSENT, FAULTY, NONE, UNSCORED, VALUED, VERDICTS, Ballot
+from evaluator.batch.summary.rows import ABSENT, FAULTY, NONE, UNSCORED, VALUED, VERDICTS
 from evaluator.errors import UsageError
 from evaluator.language.syntax import has_markup
 from evaluator.store.columns import Column
-
-Rating = Hashable | None
-
-
-def votes_agreement(name: str, scorer: ScorerColumns, rows: Rows) -> Iterator[JudgeAgreement]:
-    """The agreement of one scorer's judges: Krippendorff's alpha of all, then Cohen's kappa of each
-    two.
-
-    Empty where the scorer has no two votes on the same result in `rows`.
-    """
-    votes = scorer.votes
-    if votes is None:
-        return
-    seen = Counter(filter(is_known, votes.at(rows)))
-    ballots: list[Ballot] = list(scorer.ballots)
-    judges = tuple(dict.fromkeys(judge for number in seen for judge, _ in ballots[number]))
-    counts = Counter[tuple[Rating, ...]]()
-    for number, count in seen.items():
-        given = dict(ballots[number])
-        counts[tuple(given.get(judge) for judge in judges)] += count
-    alpha = krippendorff_alpha_of(counts, len(judges))
-    if alpha.n:
-        yield JudgeAgreement(judges, name, "krippendorff_alpha", _same(counts.items()), alpha)
-    for (i, first), (j, second) in combinations(enumerate(judges), 2):
-        pairs = Counter[tuple[Rating, Rating]]()
-        for ratings, count in counts.items():
-            pairs[ratings[i], ratings[j]] += count
-        kappa = cohen_kappa_of(pairs)
-        if kappa.n:
-            yield JudgeAgreement((first, second), name, "cohen_kappa", _same(pairs.items()), kappa)
-
-
-def scorers_agreement(scorers: Mapping[str, ScorerColumns], rows: Rows) -> Iterator[JudgeAgreement]:
-    """Cohen's kappa of each two scorers with binary scores, where both judged some result in
-    `rows`.
-
-    A scorer is binary if each of its values in `rows` is 1 and passed, or 0 and failed.
-    """
-    if len(scorers) < 2:
-        return
-    ratings = {
-        name: list(map(_RATINGS.__getitem__, scorer.passed.at(rows)))
-        for name, scorer in scorers.items()
-        if _is_binary(scorer, rows)
-    }
-    for names in combinations(ratings, 2):
-        pairs = Counter[tuple[Rating, Rating]](
-            zip(ratings[names[0]], ratings[names[1]], strict=True)
-        )
-        kappa = cohen_kappa_of(pairs)
-        if kappa.n:
-            yield JudgeAgreement(names, None, "cohen_kappa", _same(pairs.items()), kappa)
-
-
-def _is_binary(scorer: ScorerColumns, rows: Rows) -> bool:
-    valued = rows_where(partial(eq, VALUED), scorer.state, rows)
-    judged = rows_where(is_known, scorer.passed, valued)
-    return all(map(eq, scorer.value.at(judged), scorer.passed.at(judged)))
-
-
-_RATINGS = (False, True, None)
-"""By the values of `ScorerColumns.passed`, where NONE is the last one."""
-
-
-def _same(counts: Iterable[tuple[tuple[Rating, ...], int]]) -> float | None:
-    """The share of equal ratings among results with at least two ratings."""
-    same = of = 0
-    for ratings, count in counts:
-        given = [rating for rating in ratings if rating is not None]
-        if len(given) > 1:
-            of += count
-            same += count * (len(set(given)) == 1)
-    if of:
-        return same / of
-    return None
-
 
 _PASSED, _FAILED, _ERROR, _UNSCORED = range(len(VERDICTS))
 _JUDGED = frozenset({_PASSED, _FAILED})

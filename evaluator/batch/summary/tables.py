@@ -139,9 +139,8 @@ def _rows(table: Table, width: int) -> list[str]:
 def _parts(widths: Sequence[int], width: int) -> list[list[int]]:
     """The columns of each part: as few parts as possible, of about equal width."""
     count = len(_filled(widths, width))
-    return next(
-        parts for narrower in range(width + 1) if len(parts := _filled(widths, narrower)) == count
-    )
+    narrower = (_filled(widths, limit) for limit in range(width + 1))
+    return next(parts for parts in narrower if len(parts) == count)
 
 
 def _filled(widths: Sequence[int], width: int) -> list[list[int]]:
