@@ -84,8 +84,8 @@ class Usage:
             cached_tokens=_sum(self.cached_tokens, other.cached_tokens),
             reasoning_tokens=_sum(self.reasoning_tokens, other.reasoning_tokens),
             cost_usd=_sum(self.cost_usd, other.cost_usd),
-            turns=self.turns + other.turns,
-            tool_calls=self.tool_calls + other.tool_calls,
+            turns=_sum(self.turns, other.turns),
+            tool_calls=_sum(self.tool_calls, other.tool_calls),
             cache_write_tokens=_sum(self.cache_write_tokens, other.cache_write_tokens),
             cache_saved_usd=_sum(self.cache_saved_usd, other.cache_saved_usd),
         )
@@ -153,9 +153,24 @@ class Usage:
     def non_zero(self) -> dict[str, Any]:
         """The figures that are not 0, None (unknown) included. `from_dict` reads them."""
         figures: dict[str, Any] = {}
-        for name, value in self.to_dict().items():
-            if value or value is None:
-                figures[name] = value
+        if self.input_tokens != 0:
+            figures["input_tokens"] = self.input_tokens
+        if self.output_tokens != 0:
+            figures["output_tokens"] = self.output_tokens
+        if self.cached_tokens != 0:
+            figures["cached_tokens"] = self.cached_tokens
+        if self.reasoning_tokens != 0:
+            figures["reasoning_tokens"] = self.reasoning_tokens
+        if self.cost_usd != 0:
+            figures["cost_usd"] = self.cost_usd
+        if self.turns != 0:
+            figures["turns"] = self.turns
+        if self.tool_calls != 0:
+            figures["tool_calls"] = self.tool_calls
+        if self.cache_write_tokens != 0:
+            figures["cache_write_tokens"] = self.cache_write_tokens
+        if self.cache_saved_usd != 0:
+            figures["cache_saved_usd"] = self.cache_saved_usd
         return figures
 
     @classmethod

@@ -241,10 +241,12 @@ class BoundTask:
     def notes(self, **more: Any) -> dict[str, Any]:
         """The notes that every result has; `more` is the operator's own."""
         sources = [item.source for item in self.context.items]
-        inputs = [f"input:{name}" for name in self.values]
+        data_usage = [f"input:{name}" for name in self.values]
+        if sources or self.used:
+            data_usage += dict.fromkeys((*sources, *self.used))
         return {
             "template": self.prepared.task.name,
-            "data_usage": [*inputs, *dict.fromkeys((*sources, *self.used))],
+            "data_usage": data_usage,
             "context": sources,
             "models": list(self.budget.models),
             "warnings": [*self.context.warnings, *self.warnings],

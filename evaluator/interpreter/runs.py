@@ -427,10 +427,9 @@ def _header_extra(run: Run) -> dict[str, Any]:
         services = run.services
         options = run.options
         values = _recorded_values(options)
-        if values != _DEFAULTS:
-            for name, value, default in zip(RECORDED_OPTIONS, values, _DEFAULTS, strict=True):
-                if value != {} and value != default:
-                    extra[name] = value
+        for name, value, default in zip(RECORDED_OPTIONS, values, _DEFAULTS, strict=True):
+            if value != default and value != {}:
+                extra[name] = value
         if services.max_depth != DEFAULT_MAX_DEPTH:
             extra["max_depth"] = services.max_depth
         if services.reparse:

@@ -192,7 +192,7 @@ class TaskStore(TaskFolder):
                 self._is_counted = False
                 self._ids = range(0)
                 continue
-            self._ids = self._ids[1:]
+            self._ids = range(task_id + 1, self._ids.stop)
             return self._segment, task_id
 
     def _new_segment(self, number: int) -> Segment:
