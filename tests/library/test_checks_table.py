@@ -349,6 +349,15 @@ ERRORS = [
         38,
     ),
     (
+        "a field of the only item of a map, a number",
+        '<task type="map" name="t"><description>d</description>'
+        '<inputs><input name="n" type="integer"/></inputs>\n'
+        '<inner_task type="atomic"><description>{{ current_input.size }}</description></inner_task></task>',
+        "unknown-field",
+        2,
+        57,
+    ),
+    (
         "a list where a number is declared",
         sequence(
             step("a", "x", '<output_format type="json" schema="string[]"/>')
