@@ -228,6 +228,10 @@ def make_plan(
         return make_plan(evaluator, names, rows, options)
     warnings: list[str] = []
     if not is_answered and not _was_begun(options):
+        from evaluator.interpreter.preflight import check_reached
+
+        for name in names:
+            check_reached(evaluator.services, name)
         nodes = [evaluator.library.get(name).node for name in names]
         warnings = _check_rows(source, nodes, shots=shots)
     return BatchPlan(

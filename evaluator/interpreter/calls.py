@@ -15,7 +15,7 @@ from typing import Any
 from evaluator.errors import Diagnostic, ExpressionError, TemplateError, UsageError
 from evaluator.errors.results import Outcome, Status, TaskError, TaskFailed, TaskResult
 from evaluator.interpreter.frame import Frame, Run, Services, join, value_of
-from evaluator.language.inputs import bind_arguments
+from evaluator.language.inputs import bind_arguments, single_expression
 from evaluator.language.sandbox import (
     FunctionCaller,
     evaluate_expression,
@@ -24,7 +24,7 @@ from evaluator.language.sandbox import (
 )
 from evaluator.language.scopes import Scope, read_typed
 from evaluator.library.shapes import SchemaFileError, folder_of, is_file, is_model, read_schema
-from evaluator.nodes import Argument, Call, Cond, Expression, Function, Span, Task, Text
+from evaluator.nodes import Argument, Call, Cond, Expression, Function, Span, Task
 
 MAX_CALL_DEPTH = 50
 
@@ -183,7 +183,7 @@ async def argument_value(run: Run, argument: Argument, frame: Frame, expected_ty
     root = bare.split(".", 1)[0].split("[", 1)[0]
     if root.isidentifier() and root in frame.scope:
         return evaluate_expression_sync(Expression(text), frame.scope)
-    inner = _single_expression(text)
+    inner = single_expression(text)
     functions = functions_in_text(run, frame, field=f"arg.{argument.name or ''}")
     if inner is not None:
         return await evaluate_expression(Expression(inner), frame.scope, functions=functions)
@@ -196,18 +196,6 @@ async def argument_value(run: Run, argument: Argument, frame: Frame, expected_ty
         raise ExpressionError(
             f"argument {argument.name or literal!r}: {error}", text.span, code="wrong-type"
         ) from error
-
-
-def _single_expression(text: Text) -> Text | None:
-    """The expression of a text that consists of one `{{ … }}`, so that its value keeps its type."""
-    value = text.value.strip()
-    if (
-        not (value.startswith("{{") and value.endswith("}}"))
-        or value.count("{{") != 1
-        or "}}" in value[2:-2]
-    ):
-        return None
-    return text.part(text.value.index("{{") + 2, text.value.rindex("}}"))
 
 
 def functions_in_text(run: Run, frame: Frame, field: str) -> FunctionCaller:

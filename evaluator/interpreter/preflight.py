@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
-from evaluator.errors import ConfigurationError, Diagnostic
+from evaluator.errors import ConfigurationError, Diagnostic, TemplateError
 from evaluator.errors.messages import correction, did_you_mean
 from evaluator.interpreter.background import BACKGROUND_TOOLS
 from evaluator.interpreter.toolset import TASK_TOOLS
@@ -27,6 +27,9 @@ from evaluator.output.schema import schema_problem
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox, SandboxKind
 from evaluator.tools.mcp import McpServer
 from evaluator.tools.mcp.servers import server_of_tool
+
+if TYPE_CHECKING:
+    from evaluator.interpreter.frame import Services
 
 
 def check_surroundings(
@@ -50,6 +53,36 @@ def check_surroundings(
         for problem in check_node(node, known, profiles, servers, sandboxes, roots)
     ]
     return list(dict.fromkeys(problems))
+
+
+_FATAL = frozenset({"unknown-tool", "bad-schema"})
+"""Codes of errors that fail every task that has them."""
+
+
+def check_reached(services: Services, name: str) -> None:
+    """Checks the template `name` and those that it may call for errors that would fail its runs
+    after the first calls.
+
+    Raises: TemplateError; UsageError, for a template that is missing.
+    """
+    library = services.library
+    known = known_tools(library, services.tools.names())
+    servers = [server for profile in services.profiles.values() for server in profile.mcp]
+    problems = [
+        problem
+        for each in (name, *library.called_by(name))
+        for problem in check_node(
+            library.get(each).node,
+            known,
+            profiles=services.profiles.keys(),
+            servers=servers,
+            sandboxes={},
+            roots=[*map(str, services.files.roots.folders)],
+        )
+        if problem.code in _FATAL
+    ]
+    if problems:
+        raise TemplateError(list(dict.fromkeys(problems)))
 
 
 def known_tools(library: TemplateLibrary, tools: Collection[str]) -> set[str]:

@@ -181,6 +181,25 @@ def unnamed_inputs(task: Task) -> tuple[Input, ...]:
 _TYPE_OF: Mapping[str, str] = {"integer": "integer", "decimal": "number", "boolean": "boolean"}
 
 
+def single_expression(text: Text) -> Text | None:
+    """The expression of a text that consists of one `{{ … }}`, so that its value keeps its type."""
+    value = text.value.strip()
+    if (
+        not (value.startswith("{{") and value.endswith("}}"))
+        or value.count("{{") != 1
+        or "}}" in value[2:-2]
+    ):
+        return None
+    start = text.value.index("{{") + 2
+    end = text.value.rindex("}}")
+    # `{{-` and `-}}` remove the space around them, and there is none.
+    if text.value[start:end].startswith(("-", "+")):
+        start += 1
+    if text.value[start:end].endswith("-"):
+        end -= 1
+    return text.part(start, end)
+
+
 def resolve_setting(owner: Any, name: str, scope: Scope) -> Any:
     """The value of the setting `name` of a node or part: int, float or bool as declared, or None if
     it is not set.

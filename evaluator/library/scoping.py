@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from evaluator.errors import Diagnostic, ExpressionError
 from evaluator.errors.messages import correction, did_you_mean, listed, with_article
 from evaluator.language.analysis import read_all
-from evaluator.language.inputs import unnamed_inputs
+from evaluator.language.inputs import single_expression, unnamed_inputs
 from evaluator.language.syntax import GLOBALS, Analysis, Reference, Use, has_markup
 from evaluator.lazy_dataclass import dataclass
 from evaluator.library.calls import check_call, check_call_in_text
@@ -333,6 +333,9 @@ class ScopeWalk:
         if root.isidentifier() and root in scope:
             return self._expression(Expression(argument.value), scope)
         if has_markup(argument.value.value):
+            inner = single_expression(argument.value)
+            if inner is not None:
+                return self._expression(Expression(inner), scope)
             self._text(argument.value, scope)
             return ANY
         if bare.isidentifier() or _PATH.match(bare):

@@ -506,10 +506,14 @@ def previous_step(node: Any, position: int, known: Known) -> Shape | None:
 
 def _item(node: Any, position: int, known: Known) -> Shape:
     """`current_input`: an item of the iterated input, where only one is iterated and its items are
-    known.
+    known. A value that is not a list is the only item.
     """
     shapes = [known.variable(name) for name in node.iterated]
-    return (shapes[0].item if len(shapes) == 1 else None) or ANY
+    if len(shapes) != 1:
+        return ANY
+    if shapes[0].kind == "array":
+        return shapes[0].item or ANY
+    return shapes[0]
 
 
 def inner_result(node: Any, position: int, known: Known) -> Shape:

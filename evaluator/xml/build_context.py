@@ -293,12 +293,15 @@ class Builder:
         return self.sorted_children(view, (), tags)[1]
 
     def is_new(self, name: str | None, seen: dict[str, Span], span: Span, what: str) -> bool:
-        """Adds `name` to `seen`. Returns False, with a finding, if it is there already."""
-        if name is not None and name in seen:
+        """Adds `name` to `seen`. Returns False, with a finding, if it is there already.
+
+        A name that cannot be used has a finding of its own, and is empty here.
+        """
+        if name and name in seen:
             message = f"{what} {name!r} is given twice; first on line {seen[name].line}"
             self.error("duplicate-name", message, span=span)
             return False
-        if name is not None:
+        if name:
             seen[name] = span
         return True
 

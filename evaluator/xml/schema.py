@@ -51,7 +51,7 @@ _LOOKS = {
     "name": "a name without spaces, quotes, braces and angle brackets",
     "identifier": "a name of letters, digits and _, not beginning with a digit",
     "variable": "the name of an environment variable",
-    "filled": "not empty",
+    "filled": "a text that is not empty",
 }
 _VALUE = Pattern(r"attribute ([^\s=]+)=")
 _UNKNOWN_ATTRIBUTE = Pattern(r"'([^']+)' attribute not allowed|attribute '([^']+)' not allowed")

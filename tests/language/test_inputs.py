@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from evaluator import Span, TemplateError, UsageError
 from evaluator.errors import ExpressionError
-from evaluator.language.inputs import bind_arguments, bind_inputs, resolve_setting
+from evaluator.language.inputs import (
+    bind_arguments,
+    bind_inputs,
+    resolve_setting,
+    single_expression,
+)
 from evaluator.language.scopes import Scope, is_type_name, matches, read_typed
 from evaluator.nodes import Atomic, Expression, HandlerSpec, Input, Mark, Param, Text
 
@@ -256,3 +261,24 @@ def test_what_is_written_is_read_back(whole: int, fraction: float, items: list[s
     assert read_typed(str(whole), "integer") == whole
     assert read_typed(repr(fraction), "number") == fraction
     assert read_typed(json.dumps(items), "string[]") == items
+
+
+@pytest.mark.parametrize(
+    ("value", "expression", "column"),
+    [
+        ("{{ n }}", " n ", 7),
+        (" {{ n }} ", " n ", 8),
+        ("{{- n -}}", " n ", 8),
+        ("{{-n}}", "n", 8),
+        ("{{ -n }}", " -n ", 7),
+        ("{{ n }} of {{ n }}", None, None),
+        ("{{ n }}.", None, None),
+        ("n", None, None),
+    ],
+)
+def test_a_text_of_one_placeholder_is_an_expression(value, expression, column):
+    found = single_expression(text(value))
+    if found is None:
+        assert expression is None
+    else:
+        assert (found.value, found.locate(0).column) == (expression, column)

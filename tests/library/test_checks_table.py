@@ -335,6 +335,29 @@ ERRORS = [
         38,
     ),
     (
+        "a placeholder of the wrong type as an argument",
+        library(
+            '<task type="atomic" name="n"><description>d</description>'
+            '<inputs><input name="count" type="integer"/></inputs><instructions>{{count}}</instructions></task>',
+            sequence(
+                '<call template="n"><arg name="count">{{ x }}</arg></call>',
+                inputs='<inputs><input name="x" type="string"/></inputs>',
+            ),
+        ),
+        "argument-type",
+        6,
+        38,
+    ),
+    (
+        "a field of the only item of a map, a number",
+        '<task type="map" name="t"><description>d</description>'
+        '<inputs><input name="n" type="integer"/></inputs>\n'
+        '<inner_task type="atomic"><description>{{ current_input.size }}</description></inner_task></task>',
+        "unknown-field",
+        2,
+        57,
+    ),
+    (
         "a list where a number is declared",
         sequence(
             step("a", "x", '<output_format type="json" schema="string[]"/>')
@@ -641,6 +664,11 @@ def test_a_mistake_is_an_error_at_its_place(tmp_path, xml, code, line, column):
         if d.severity == "error"
     ]
     assert found == [(code, line, column)]
+
+
+def test_two_names_that_cannot_be_used_are_not_the_same_name(tmp_path):
+    found = findings(tmp_path, atomic('<inputs><input name="x y"/><input name="1x"/></inputs>'))
+    assert [each.code for each in found] == ["invalid-value", "invalid-value"]
 
 
 @pytest.mark.parametrize(
