@@ -83,7 +83,13 @@ def digest(value: Any) -> str:
         data = canonical_json(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"not a JSON value: {error}") from error
-    return blake2b(data, digest_size=16).hexdigest()
+    hashed = _new_hash()
+    hashed.update(data)
+    return hashed.hexdigest()
+
+
+# To copy an empty hash is cheaper than to make one.
+_new_hash = blake2b(digest_size=16).copy
 
 
 def template_part(library: TemplateLibrary, name: str) -> str:
@@ -195,10 +201,14 @@ class Identity:
         if name == "key":
             self.key = key_of(sample.id, epoch, template=cell.template, variant=cell.variant)
             return self.key
-        self.parts = cell.parts_of(sample, inputs_part)
-        text = "\0".join((SCHEMA, sample.id, str(epoch), cell.template, *self.parts.values()))
-        self.value = blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
-        return getattr(self, name)
+        parts = cell.parts_of(sample, inputs_part)
+        text = "\0".join((SCHEMA, sample.id, str(epoch), cell.template, *parts.values()))
+        hashed = _new_hash()
+        hashed.update(text.encode(errors="surrogatepass"))
+        value = hashed.hexdigest()
+        self.parts = parts
+        self.value = value
+        return value if name == "value" else parts
 
 
 @frozen
@@ -269,18 +279,24 @@ def encode_results(
     """
     lines: list[bytes] = []
     stored: list[dict[str, Any]] = []
+    texts: list[Any] = []
     for result in results:
         data = result.to_dict()
         try:
-            line = compact_json(data, _with_floats(data))
+            line = compact_json(data, (scalars_of(data), *others_of(data)), texts)
         except ValueError:
             # A scorer or a row from Python may hold NaN or an infinity, which JSON lacks.
-            line = compact_json(_finite(data))
+            data = _finite(data)
+            line = compact_json(data, [data], texts)
             data = json.loads(line)
         stored.append(data)
         lines.append(line)
-    # One search through all lines: few hold a secret.
-    if scrub is not None and scrub.suspects(b"\n".join(lines).decode()):
+    # The keys, which are those of every result.
+    texts += stored[-1] if stored else ()
+    # One search through all texts that are new: few hold a secret.
+    if scrub is not None and scrub.suspects_any(
+        [text for text in set(texts).difference(scrub.known) if isinstance(text, str)]
+    ):
         for place, line in enumerate(lines):
             if scrub.suspects(line.decode()):
                 lines[place] = compact_json(scrub.redact_value(json.loads(line)))
@@ -288,8 +304,38 @@ def encode_results(
     return list(zip(map(_sealed, lines), stored, strict=True))
 
 
-_with_floats = itemgetter("inputs", "target", "metadata", "parsed", "scores", "usage", "duration_s")
-"""The members of a result that may have floats inside."""
+scalars_of = itemgetter(
+    "key",
+    "identity",
+    "scored_by",
+    "verdict",
+    "retryable",
+    "sample_id",
+    "place",
+    "epoch",
+    "template",
+    "variant",
+    "model",
+    "content",
+    "started",
+    "task_id",
+    "task_file",
+    "cached_calls",
+    "interrupted_calls",
+)
+"""The members of a result that are texts and whole numbers, which are looked at together."""
+others_of = itemgetter(
+    "inputs",
+    "target",
+    "metadata",
+    "parsed",
+    "scores",
+    "failure",
+    "usage",
+    "duration_s",
+    "warnings",
+    "parts",
+)
 
 
 def decode_line(line: bytes) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from evaluator.record.redact import find_texts
 from evaluator.record.steps import json_pieces
 
 _quoted: Any = encoder.encode_basestring_ascii
@@ -38,18 +39,29 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(_ESCAPES, _escape)
 
 
-def compact_json(value: Any, parts: Iterable[Any] | None = None) -> bytes:
-    """`value` as JSON. `parts` are the values in it that may have floats inside, where it is known
-    that no others have; None: it may have them anywhere.
+def compact_json(
+    value: Any, parts: Iterable[Any] | None = None, texts: list[Any] | None = None
+) -> bytes:
+    """`value` as JSON. `parts` are all values in it, where it is known how they are best taken
+    together; None: the value itself. `texts` gets all texts and keys in `parts`, with numbers among
+    them.
 
     Raises: ValueError, TypeError or RecursionError, if it is not JSON; NaN is not.
     """
-    return _encoded(value, _PLAIN, _compact, [value] if parts is None else [*parts])
+    return _encoded(
+        value,
+        _PLAIN,
+        standard=_compact,
+        parts=[value] if parts is None else [*parts],
+        texts=[] if texts is None else texts,
+    )
 
 
 def canonical_json(value: Any) -> bytes:
     """As `compact_json`, with the keys of each object in their order."""
-    return _encoded(value, _PLAIN | orjson.OPT_SORT_KEYS, _canonical, [value])
+    return _encoded(
+        value, _PLAIN | orjson.OPT_SORT_KEYS, standard=_canonical, parts=[value], texts=[]
+    )
 
 
 def _encoded(
@@ -57,21 +69,26 @@ def _encoded(
     option: int,
     standard: Callable[[Any, bool], Iterable[str]],
     parts: list[Any],
+    texts: list[Any],
 ) -> bytes:
     try:
         data = orjson.dumps(value, option=option)
     except TypeError:
-        return "".join(standard(value, False)).encode()
+        return _encoded_as_standard(value, standard, texts)
     # Whether both encoders write the same, except for characters. The values inside a value are
     # added to the list while it is read.
     for part in parts:
         kind = type(part)
-        if kind in _ALIKE:
-            continue
         if kind is dict:
+            if not part:
+                continue
+            texts += part
             inner = part.values()
         elif kind is list or kind is tuple:
             inner = part
+        elif kind in _ALIKE:
+            texts.append(part)
+            continue
         elif kind is float and (
             _SMALLEST_PLAIN <= part < _LARGEST_PLAIN
             or -_LARGEST_PLAIN < part <= -_SMALLEST_PLAIN
@@ -79,10 +96,22 @@ def _encoded(
         ):
             continue
         else:
-            return "".join(standard(value, False)).encode()
-        if not _ALIKE.issuperset(map(type, inner)):
+            return _encoded_as_standard(value, standard, texts)
+        if _ALIKE.issuperset(map(type, inner)):
+            texts += inner
+        else:
             parts += inner
     if not data.isascii():
         data = data.decode().encode("ascii", _ESCAPES)
     # The standard encoder escapes this character too.
     return data.replace(b"\x7f", b"\\u007f") if b"\x7f" in data else data
+
+
+def _encoded_as_standard(
+    value: Any, standard: Callable[[Any, bool], Iterable[str]], texts: list[Any]
+) -> bytes:
+    """`value` in the standard encoder's bytes. Its texts and keys are added to `texts`."""
+    text = "".join(standard(value, False))
+    # After it: a value that contains itself has no end.
+    find_texts((value,), frozenset(), texts)
+    return text.encode()

@@ -104,7 +104,8 @@ class Column(Sequence[Any]):
             self._write()
 
     def extend(self, values: Iterable[float]) -> None:
-        self._tail.extend(values)
+        # Of a sequence, an array is made faster than one is extended.
+        self._tail.extend(array(self.typecode, values))
         if len(self._tail) >= self._size:
             self._write()
 

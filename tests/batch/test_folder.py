@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,8 +17,10 @@ from hypothesis import strategies as st
 from evaluator import RecordError, TaskBusy, Usage, disk
 from evaluator.batch import Failure, SampleResult, Score, Verdict
 from evaluator.batch.folder import BatchFolder
+from evaluator.batch.identity import encode_results, others_of, scalars_of
 from evaluator.errors import BatchDamaged, RecordNotWritten
 from evaluator.record.redact import Redactor
+from tests.tables import each_case
 
 RESULT = SampleResult(
     identity="0" * 32,
@@ -153,6 +156,54 @@ def test_a_secret_is_not_written(path: Path) -> None:
             scrub=Redactor({"DB_PASSWORD": "hunter2-hunter2"}),
         )
         assert next(folder.results()).content == "it is [redacted:DB_PASSWORD]"
+
+
+SECRET = "hunter2-hunter2"
+FAILURE = Failure("TASK_FAILURE", "unexpected_error", message=SECRET)
+WITH_SECRETS: tuple[dict[str, Any], ...] = (
+    {"identity": SECRET},
+    {"sample_id": SECRET},
+    {"template": SECRET},
+    {"variant": SECRET},
+    {"inputs": {"question": ["Why?", {"more": SECRET}]}},
+    {"inputs": {SECRET: 1.5}},
+    {"target": SECRET},
+    {"metadata": {"a": {}, "b": {SECRET: None}}},
+    {"metadata": {"a": 1e-7, "b": f"a 1e-7 is written by another encoder, and {SECRET} too"}},
+    {"metadata": {"a": 2**70, "b": [{"c": SECRET}]}},
+    {"model": SECRET},
+    {"content": SECRET},
+    {"content": json.dumps({"password": SECRET})},
+    {"parsed": [[], [{"a": [SECRET]}]]},
+    {"parsed": [float("nan"), SECRET]},
+    {"scores": {SECRET: Score(1.0, True)}},
+    {"scores": {"exact": Score(1.0, True, answer=SECRET)}},
+    {"scores": {"exact": Score(0.5, None, metadata={"votes": {SECRET: 1}})}},
+    {"scores": {"exact": Score(None, None, error=SECRET)}},
+    {"failure": FAILURE},
+    {"started": SECRET},
+    {"task_file": SECRET},
+    {"warnings": ("first", SECRET)},
+    {"parts": {"inputs": SECRET}},
+    {"scored_by": SECRET},
+)
+
+
+@each_case("fields", WITH_SECRETS)
+def test_a_secret_in_any_member_of_a_result_is_not_in_its_line(fields: dict[str, Any]) -> None:
+    redactor = Redactor({"DB_PASSWORD": SECRET})
+    before = replace(RESULT, sample_id="before")
+    for results in ([replace(RESULT, **fields)], [before, replace(RESULT, **fields), before]):
+        lines = [line for line, _ in encode_results(results, redactor)]
+        for result, line in zip(results, lines, strict=True):
+            assert SECRET.encode() not in line
+            assert (b"[redacted:DB_PASSWORD]" in line) == (result is not before)
+
+
+def test_every_member_of_a_result_is_searched_for_secrets() -> None:
+    members: dict[str, Any] = {name: [name] for name in RESULT.to_dict()}
+    searched = [*scalars_of(members), *others_of(members)]
+    assert sorted(name for (name,) in searched) == sorted(members)
 
 
 def test_a_second_process_is_told_that_the_batch_is_taken(path: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from evaluator.batch.identity import digest
 from evaluator.batch.json_text import canonical_json, compact_json
+from evaluator.record.redact import find_texts
 
 
 class Word(StrEnum):
@@ -57,6 +58,17 @@ def standard(value: Any, **options: Any) -> bytes:
 def test_the_bytes_are_those_of_the_standard_encoder(value: Any) -> None:
     assert compact_json(value) == standard(value)
     assert canonical_json(value) == standard(value, sort_keys=True)
+
+
+@given(values())
+@example({"a": [{}, {"b": 0.5, "c": "d"}], "e": 1e-5})
+@example({"a": "b", "c": [2**64, {"d": "e"}]})
+def test_all_texts_and_keys_are_found_while_a_value_is_encoded(value: Any) -> None:
+    texts: list[Any] = []
+    expected: list[str] = []
+    find_texts((value,), frozenset(), expected)
+    assert compact_json(value, None, texts) == standard(value)
+    assert {text for text in texts if isinstance(text, str)} == set(expected)
 
 
 @pytest.mark.parametrize("encode", [compact_json, canonical_json])

@@ -284,21 +284,16 @@ class Columns:
         """Adds a result as JSON (see `SampleResult.to_dict`), or replaces the earlier one for its
         row. Returns: the row, which is the number of its key.
 
-        Raises: as `put`; KeyError, TypeError or ValueError, for something else than a result.
+        Raises: UsageError, if the field to group by has more than MAX_VALUES values; KeyError,
+        TypeError or ValueError, for something else than a result.
         """
-        return self.put(self._rows.row_of(result))
-
-    def put(self, result: ResultRow) -> int:
-        """As `add`, for a result whose row was made by a ResultRows with the same fields.
-
-        Raises: UsageError, if the field to group by has more than MAX_VALUES values.
-        """
-        row = self.keys.number_of_hash(hash(result[0]))
-        self._put(row, result)
+        values = self._rows.row_of(result)
+        row = self.keys.number_of_hash(hash(values[0]))
+        self._put(row, values)
         return row
 
     def put_block(self, block: ResultBlock) -> None:
-        """As `put`, for all results of a block."""
+        """As `add`, for all results of a block."""
         self._add_fresh()
         first = self._count
         rows = list(map(self.keys.number_of_hash, map(hash, block.keys)))

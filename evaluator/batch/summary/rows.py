@@ -228,12 +228,13 @@ def judged_of(score: Mapping[str, Any]) -> Judged | None:
 
 def label_of(value: Any) -> Any:
     """A short label; None where there is none. All other values are alike: none of them is one."""
-    if value is None or isinstance(value, (bool, int, float)):
-        return value
     if isinstance(value, str):
         label = value.strip()
         if len(label) <= MAX_LABEL_CHARS:
             return label
+        return _NOT_A_LABEL
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
     return _NOT_A_LABEL
 
 
