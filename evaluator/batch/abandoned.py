@@ -25,9 +25,10 @@ def abandoned_runs(
     before: Iterable[Any] = (),
 ) -> list[dict[str, Any]]:
     """The runs of earlier sessions that no sample of a complete batch continues: its row, template
-    or model was changed before it had a result, or its row was removed. Runs of judges, too, where
-    the scorers were changed before the score was stored. A result that another one has replaced is
-    a result too: its own line says what it used.
+    or model was changed before it had a result, its row was removed, or a command skipped it; or
+    its result is still the error that the run was to replace. Runs of judges, too, where the
+    scorers were changed before the score was stored. A result that another one has replaced is a
+    result too: its own line says what it used.
 
     Each has its `label` and `task_id`, the `usage` of its calls as far as that is recorded, and
     `interrupted_calls`, which were in flight when a process ended and may be billed too. `before`
@@ -36,17 +37,15 @@ def abandoned_runs(
     """
     stored = {_label_and_task(run): mapping_of(run).get("usage") for run in before}
     recorded = folder.index().by_identity()
-    left = {
-        label: task_id
-        for label, task_id in unrecorded.items()
-        if "/" in label or recorded(label) is None
-    }
+    left: list[tuple[str, int]] = []
+    for label, task_id in unrecorded.items():
+        entry = recorded(label)
+        # Most runs were continued, which the index tells without a pass over all lines.
+        if entry is None or folder.read_at(entry.offset).task_id != task_id:
+            left.append((label, task_id))
     runs: list[dict[str, Any]] = []
-    for label, task_id in _without_line(left.items(), folder):
-        try:
-            tree = read_tree(store, store.read(task_id))
-        except RecordError as error:
-            tree = TaskNode(task_id, None, problem=str(error))
+    for label, task_id in _without_line(left, folder):
+        tree = _tree_of(store, task_id)
         used, interrupted = _used_in(tree)
         usage: Any = used.to_dict()
         if (label, task_id) in stored and not _is_readable(tree):
@@ -109,7 +108,8 @@ def _without_line(runs: Iterable[tuple[str, int]], folder: BatchFolder) -> list[
         identity = result["identity"]
         if identity in identities:
             written.add((identity, result["task_id"]))
-            judged.add((identity, result["scored_by"]))
+            if result["scores"]:
+                judged.add((identity, result["scored_by"]))
 
     folder.give_lines(note)
     left: list[tuple[str, int]] = []
@@ -124,14 +124,32 @@ def _without_line(runs: Iterable[tuple[str, int]], folder: BatchFolder) -> list[
     return left
 
 
+def recorded_usage(store: TaskStore, task_ids: Iterable[int]) -> tuple[Usage, int]:
+    """The usage that tasks record, with that of their subtasks, and how many of their calls were in
+    flight when a process ended. A task file that cannot be read counts as one.
+    """
+    usage = Usage()
+    interrupted = 0
+    for task_id in task_ids:
+        used, interrupted_there = _used_in(_tree_of(store, task_id))
+        usage += used
+        interrupted += interrupted_there
+    return usage, interrupted
+
+
+def _tree_of(store: TaskStore, task_id: int) -> TaskNode:
+    try:
+        return read_tree(store, store.read(task_id))
+    except RecordError as error:
+        return TaskNode(task_id, None, problem=str(error))
+
+
 def _is_readable(tree: TaskNode) -> bool:
     return tree.recording is not None and all(map(_is_readable, tree.children.values()))
 
 
 def _used_in(tree: TaskNode) -> tuple[Usage, int]:
-    """The usage that a task file and those of its subtasks record, and how many calls were in
-    flight. A file that cannot be read counts as one.
-    """
+    """See `recorded_usage`."""
     usage = Usage()
     if tree.recording is None:
         return usage, 1

@@ -199,6 +199,37 @@ def test_a_run_that_was_abandoned_is_continued_where_its_row_is_back(
     assert open_batch(first.folder).summarise().replaced_spending is None
 
 
+def test_a_run_that_was_to_replace_an_error_is_counted_where_the_error_stays(
+    run: Run, calls: Calls
+) -> None:
+    question = calls.otherwise
+    calls.otherwise = lambda _: 1 / 0
+    folder = run(ROWS[:2]).folder
+    calls.otherwise = question
+    retried = run(ROWS[:2], resume=True, retry_errors=True)
+    assert retried.summary.counts.passed == 2
+    used = retried.summary.spending.output_tokens
+    _lose_last_lines(folder, 2)
+    for _ in range(2):
+        again = run(ROWS[:2], resume=True)
+        earlier = again.summary.replaced_spending
+        assert again.is_complete and again.summary.counts.error == 2 and earlier is not None
+        assert earlier.output_tokens.total == used.total
+    retried = run(ROWS[:2], resume=True, retry_errors=True)
+    assert retried.summary.counts.passed == 2 and len(calls) == 4
+    assert retried.summary.spending.output_tokens == used
+
+
+def _lose_last_lines(folder: Path, count: int) -> None:
+    """As a session that was killed before it wrote its last results."""
+    path = folder / "results.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-count]))
+    with BatchFolder.open(folder) as opened:
+        manifest = opened.manifest()
+        manifest["state"] = manifest["sessions"][-1]["state"] = "running"
+        opened.write_manifest(manifest)
+
+
 def test_the_usage_of_an_abandoned_run_stays_known_where_its_task_file_is_gone(
     run: Run, calls: Calls
 ) -> None:

@@ -12,10 +12,12 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any, Protocol, runtime_checkable
 
 from evaluator import clock
+from evaluator.batch.abandoned import recorded_usage
 from evaluator.batch.engines.packing import ResultLines
 from evaluator.batch.progress import SilentProcess
 from evaluator.batch.records import Failure, SampleResult, Verdict
@@ -35,6 +37,7 @@ from evaluator.limits.call_limiter import (
 from evaluator.limits.rate_limiter import PlacePermit, RateLimiter
 from evaluator.processes.concurrency import cancel_all, run_together
 from evaluator.record.journal import now
+from evaluator.record.store import TaskStore
 
 NextWork = Callable[[int], Awaitable[Sequence[WorkItem]]]
 Done = WorkResult | ResultLines
@@ -251,15 +254,19 @@ class Job:
     lost: int = 0
 
 
-def crash_result(job: Job) -> SampleResult:
-    """The error of a sample whose process ended while it evaluated only that sample."""
+def crash_result(job: Job, store: TaskStore) -> SampleResult:
+    """The error of a sample whose process ended while it evaluated only that sample, with the usage
+    that its task and those of its judges record.
+    """
     message = (
         "the process that evaluated only this sample ended unexpectedly: it crashed, or ran "
         "out of memory"
     )
     failure = Failure("TASK_FAILURE", "unexpected_error", message=message)
     number = job.unrecorded.get(job.work.identity.value)
-    return unanswered_result(job.work, failure, number)
+    used, interrupted = recorded_usage(store, job.unrecorded.values())
+    result = unanswered_result(job.work, failure, number)
+    return replace(result, usage=used, interrupted_calls=interrupted)
 
 
 def unanswered_result(work: WorkItem, failure: Failure, number: int | None = None) -> SampleResult:
