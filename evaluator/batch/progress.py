@@ -14,6 +14,7 @@ from math import sqrt
 from typing import Any
 
 from evaluator import clock
+from evaluator.batch.abandoned import RecordedUse
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors.messages import visible
 from evaluator.errors.results import Usage
@@ -284,6 +285,18 @@ class Tally(Totals):
         self.verdicts[result.verdict.value] -= 1
         if result.failure is not None and self.errors[result.failure.kind]:
             self.errors[result.failure.kind] -= 1
+
+    def take_back(self, result: SampleResult, before: RecordedUse) -> None:
+        """Takes back what earlier sessions used of a counted result, as far as it is known."""
+        self.cached_calls -= min(result.cached_calls, before.cached_calls)
+        self.interrupted_calls -= min(result.interrupted_calls, before.interrupted_calls)
+        parts = [each.to_dict() for each in (result.usage, result.scoring_usage)]
+        for name, amount in before.usage.to_dict().items():
+            if amount is None:
+                continue
+            counted = sum(part.get(name) or 0 for part in parts)
+            taken = min(counted, amount) if amount > 0 else max(counted, amount)
+            self._known[name] = self._known.get(name, 0) - taken
 
     def snapshot(
         self,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
-from evaluator.batch.abandoned import abandoned_runs, still_abandoned, tasks_of
+from evaluator.batch.abandoned import ContinuedRuns, abandoned_runs, still_abandoned, tasks_of
 from evaluator.batch.control import ControlLog
 from evaluator.batch.decision import Decision
 from evaluator.batch.display import NoDisplay, SafeDisplay, make_display
@@ -214,6 +214,7 @@ async def run_session(
             if part is not None:
                 store.skip_to(part.number * SHARD_IDS)
             unrecorded = _unrecorded(store, options, manifest.before, earlier)
+        continued = ContinuedRuns(store, unrecorded)
         worker = _make_worker(own, plan, limiter, unrecorded=unrecorded)
         for line in (*plan.notices, *notices, *_repair_notices(folder)):
             display.show("notice", line)
@@ -242,7 +243,11 @@ async def run_session(
                 display=display,
                 steering=steering,
                 results=ResultWriter(
-                    folder, tally, columns, None if store is None else store.redactor
+                    folder,
+                    tally,
+                    columns=columns,
+                    scrub=None if store is None else store.redactor,
+                    continued=continued,
                 ),
                 make_work=make_work,
                 looks=_make_looks(plan, folder, manifest.store_decision),

@@ -285,6 +285,7 @@ class Session:
                 self.limiter.end_samples(room - len(taken))
             if taken:
                 self.steering.begin(taken)
+                self.results.continued.begin(taken)
                 self._taken += len(taken)
                 self._is_idle.clear()
                 return taken
@@ -406,10 +407,9 @@ class Session:
 
     def _reads_until(self) -> float | None:
         """The time of the loop when no further row is waited for; None without a limit."""
+        since = self._reads_since
         max_time = self.steering.limits.max_time
-        if self._reads_since is None or max_time is None:
-            return None
-        return self._reads_since + max_time
+        return None if since is None or max_time is None else since + max_time
 
     def _poll(self) -> None:
         """Carries out the commands of other processes, which look for results on the disk."""

@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any, Protocol, runtime_checkable
 
 from evaluator import clock
-from evaluator.batch.abandoned import recorded_usage
+from evaluator.batch.abandoned import recorded_use
 from evaluator.batch.engines.packing import ResultLines
 from evaluator.batch.progress import SilentProcess
 from evaluator.batch.records import Failure, SampleResult, Verdict
@@ -264,9 +264,13 @@ def crash_result(job: Job, store: TaskStore) -> SampleResult:
     )
     failure = Failure("TASK_FAILURE", "unexpected_error", message=message)
     number = job.unrecorded.get(job.work.identity.value)
-    used, interrupted = recorded_usage(store, job.unrecorded.values())
-    result = unanswered_result(job.work, failure, number)
-    return replace(result, usage=used, interrupted_calls=interrupted)
+    used = recorded_use(store, job.unrecorded.values())
+    return replace(
+        unanswered_result(job.work, failure, number),
+        usage=used.usage,
+        cached_calls=used.cached_calls,
+        interrupted_calls=used.interrupted_calls,
+    )
 
 
 def unanswered_result(work: WorkItem, failure: Failure, number: int | None = None) -> SampleResult:
