@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from evaluator import clock, disk, randomness
-from evaluator.batch.submissions import Submissions, digest_of
-from evaluator.batch.wave_log import LoggedCall
+from evaluator.batch.submissions import Submissions
+from evaluator.batch.wave_log import LoggedCall, digest_of
 from evaluator.batch.work import SAMPLE
 from evaluator.errors import CallParked
 from evaluator.files.open_below import open_private_folder, open_regular
