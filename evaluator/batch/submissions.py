@@ -21,14 +21,7 @@ from typing import TypeVar
 from evaluator import clock, disk
 from evaluator.batch.answer_tally import AnswerTally, missing
 from evaluator.batch.options import ProviderBatchRest, Stop
-from evaluator.batch.wave_log import (
-    LoggedCall,
-    Submission,
-    WaveLog,
-    cost_text,
-    digest_of,
-    waiting_text,
-)
+from evaluator.batch.wave_log import LoggedCall, Submission, WaveLog, cost_text, digest_of
 from evaluator.errors import BatchDamaged, ProviderError, RecordNotWritten, UsageError, advice_on
 from evaluator.errors.messages import amount
 from evaluator.files.atomic import atomic_file
@@ -136,10 +129,6 @@ class Submissions:
         with open(open_regular(self._answers_of(number)), "rb") as file:
             file.seek(offset)
             return StepEnd.read_table(json.loads(file.readline())["end"])
-
-    def reason(self) -> str:
-        """What is waited for."""
-        return waiting_text(self.calls, self.log.submissions.values())
 
     async def load(self) -> None:
         """Reads the log, finds out about what was interrupted, and collects what is over.
