@@ -30,6 +30,7 @@ from evaluator.batch.steering import Steering, budget_of, pace_of
 from evaluator.batch.summary import Columns
 from evaluator.batch.work import Worker
 from evaluator.errors import BatchDamaged, UsageError
+from evaluator.errors.messages import amount
 from evaluator.fields import to_dict
 from evaluator.fields.records import items_of
 from evaluator.files.trust import is_signed, signature
@@ -335,10 +336,10 @@ def _repair_notices(folder: BatchFolder) -> list[str]:
     notices: list[str] = []
     if folder.torn_bytes:
         notices.append(
-            f"{folder.path}: removed an incomplete last line of {folder.torn_bytes} bytes"
+            f"{folder.path}: removed an incomplete last line of {amount(folder.torn_bytes, 'byte')}"
         )
     if folder.damaged_lines:
-        moved = f"moved {folder.damaged_lines} damaged results to {DAMAGED}"
+        moved = f"moved {amount(folder.damaged_lines, 'damaged result')} to {DAMAGED}"
         notices.append(f"{folder.path}: {moved}; their samples are pending")
     return notices
 

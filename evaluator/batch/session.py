@@ -38,6 +38,7 @@ from evaluator.batch.steering import SKIPPED, Steering
 from evaluator.batch.work import Worker
 from evaluator.batch.work_items import WorkItem, WorkResult
 from evaluator.errors import UsageError
+from evaluator.errors.messages import amount
 from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.limits.endpoints import host_of
 from evaluator.limits.rate_limiter import RateLimiter
@@ -508,9 +509,8 @@ class Session:
             kind = kind_of_error(result)
             self._repeated = (kind, self._repeated[1] + 1 if kind == self._repeated[0] else 1)
             if limit and self._repeated[1] >= limit:
-                self.stop.ask(
-                    "repeated error", f"{self._repeated[1]} samples in a row ended with: {kind}"
-                )
+                samples = amount(self._repeated[1], "sample")
+                self.stop.ask("repeated error", f"{samples} in a row ended with: {kind}")
 
     async def _count_rest(
         self, work: AsyncGenerator[Sequence[WorkItem]], pending: PendingWork

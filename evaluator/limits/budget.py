@@ -16,6 +16,7 @@ from types import TracebackType
 from evaluator import clock
 from evaluator.alarms import alarms
 from evaluator.errors import CallRejected, LimitReached, MachineError
+from evaluator.errors.messages import amount
 from evaluator.errors.results import Usage
 
 WARN_AT = 0.8
@@ -328,7 +329,8 @@ class Budget:
             turns = scope.usage.turns + scope._reserved_turns
             if scope.max_turns is not None and turns >= scope.max_turns:
                 message = (
-                    f"{scope.owner} has used its {scope.max_turns} turns; give its handler "
+                    f"{scope.owner} has used its {amount(scope.max_turns, 'turn')}; give its "
+                    "handler "
                     "a higher max_turns"
                 )
                 raise LimitReached("turns", turns, limit=scope.max_turns, message=message)

@@ -764,7 +764,7 @@ def test_a_sample_that_waits_is_not_skipped(
     monkeypatch.setattr(server, "tick", tick_after_the_command)
     assert batch.run().is_complete
     (command,) = batch_status(folder).commands
-    assert command.state == "refused" and "1 are in flight" in command.message
+    assert command.state == "refused" and "1 is in flight" in command.message
     assert answers(batch.run())["r1"] == "2"
 
 
@@ -791,7 +791,7 @@ def test_a_sample_whose_provider_batch_is_over_is_run_again(
     monkeypatch.setattr(server, "tick", tick_after_the_command)
     result = batch.run()
     (command,) = batch_status(folder).commands
-    assert (command.state, command.message) == ("done", "1 samples were run again")
+    assert (command.state, command.message) == ("done", "1 sample was run again")
     assert answers(result) == {"r0": "1", "r1": "2"}
 
 
@@ -811,7 +811,7 @@ def test_a_paid_answer_is_not_skipped_in_a_later_session(
     if takes_s:
         assert (command.state, command.message[:17]) == ("refused", "2 are in flight: ")
     else:
-        assert (command.state, command.message[:17]) == ("done", "1 are in flight: ")
+        assert (command.state, command.message[:17]) == ("done", "1 is in flight: p")
     server.now += 2 * DAY_S
     server.fate = lambda custom_id, body: "succeeded"
     found = answers(batch.run())

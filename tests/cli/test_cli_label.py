@@ -234,7 +234,7 @@ def test_edits_of_scores_in_a_log_of_inspect_are_imported(
     judge = {"value": 1, "history": [{"value": "C", "provenance": provenance}]}
     sample = {"id": "s006", "epoch": 1, "scores": {"judge": judge}}
     (tmp_path / "log.json").write_text(json.dumps({"eval": {}, "samples": [sample]}, indent=1))
-    assert cli("label", "b", "--import", "log.json").out == "log.json: 1 labels\n"
+    assert cli("label", "b", "--import", "log.json").out == "log.json: 1 label\n"
     # Inspect AI may write Zstandard, method 93 at these places of the archive.
     packed = bytearray((tmp_path / "log.eval").read_bytes())
     for place in (8, packed.rindex(b"PK\x01\x02", 0, packed.rindex(b"header.json")) + 10):
