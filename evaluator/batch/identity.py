@@ -269,23 +269,18 @@ def encode_results(
     """
     lines: list[bytes] = []
     stored: list[dict[str, Any]] = []
-    texts: list[Any] = []
     for result in results:
         data = result.to_dict()
         try:
-            line = compact_json(data, _parts_of(data), texts)
+            line = compact_json(data, _with_floats(data))
         except ValueError:
             # A scorer or a row from Python may hold NaN or an infinity, which JSON lacks.
-            data = _finite(data)
-            line = compact_json(data, [data], texts)
+            line = compact_json(_finite(data))
             data = json.loads(line)
-        texts += _texts_of(data)
         stored.append(data)
         lines.append(line)
-    # The keys, which are those of every result.
-    texts += stored[-1] if stored else ()
-    # One search through all texts that are new: few hold a secret.
-    if scrub is not None and scrub.suspects_any(_new_texts(texts, scrub.known)):
+    # One search through all lines: few hold a secret.
+    if scrub is not None and scrub.suspects(b"\n".join(lines).decode()):
         for place, line in enumerate(lines):
             if scrub.suspects(line.decode()):
                 lines[place] = compact_json(scrub.redact_value(json.loads(line)))
@@ -293,40 +288,8 @@ def encode_results(
     return list(zip(map(_sealed, lines), stored, strict=True))
 
 
-_TEXTS = (
-    "key",
-    "identity",
-    "scored_by",
-    "verdict",
-    "sample_id",
-    "template",
-    "variant",
-    "model",
-    "content",
-    "started",
-    "task_file",
-)
-_parts_of = itemgetter(
-    "inputs",
-    "target",
-    "metadata",
-    "parsed",
-    "scores",
-    "failure",
-    "usage",
-    "duration_s",
-    "warnings",
-    "parts",
-)
-_texts_of = itemgetter(*_TEXTS)
-"""The members of a result that are texts, or None; those of `_parts_of` may have texts and floats
-inside, the others are whole numbers.
-"""
-
-
-def _new_texts(texts: Iterable[Any], known: Collection[str]) -> list[str]:
-    """The texts among these values, except those of `known`."""
-    return [text for text in set(texts).difference(known) if isinstance(text, str)]
+_with_floats = itemgetter("inputs", "target", "metadata", "parsed", "scores", "usage", "duration_s")
+"""The members of a result that may have floats inside."""
 
 
 def decode_line(line: bytes) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from typing import Any
 
 import orjson
 
-from evaluator.record.redact import find_texts
 from evaluator.record.steps import json_pieces
 
 _quoted: Any = encoder.encode_basestring_ascii
@@ -39,21 +38,18 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(_ESCAPES, _escape)
 
 
-def compact_json(
-    value: Any, parts: Iterable[Any] | None = None, texts: list[Any] | None = None
-) -> bytes:
+def compact_json(value: Any, parts: Iterable[Any] | None = None) -> bytes:
     """`value` as JSON. `parts` are the values in it that may have floats inside, where it is known
-    that no others have; None: it may have them anywhere. `texts` gets all texts and keys in
-    `parts`, with numbers among them.
+    that no others have; None: it may have them anywhere.
 
     Raises: ValueError, TypeError or RecursionError, if it is not JSON; NaN is not.
     """
-    return _encoded(value, _PLAIN, _compact, [value] if parts is None else [*parts], texts)
+    return _encoded(value, _PLAIN, _compact, [value] if parts is None else [*parts])
 
 
 def canonical_json(value: Any) -> bytes:
     """As `compact_json`, with the keys of each object in their order."""
-    return _encoded(value, _PLAIN | orjson.OPT_SORT_KEYS, _canonical, [value], None)
+    return _encoded(value, _PLAIN | orjson.OPT_SORT_KEYS, _canonical, [value])
 
 
 def _encoded(
@@ -61,36 +57,19 @@ def _encoded(
     option: int,
     standard: Callable[[Any, bool], Iterable[str]],
     parts: list[Any],
-    texts: list[Any] | None,
 ) -> bytes:
     try:
         data = orjson.dumps(value, option=option)
     except TypeError:
-        data = None
-    if data is None or not _are_alike(parts, texts):
-        if texts is not None:
-            find_texts((value,), frozenset(), texts)
         return "".join(standard(value, False)).encode()
-    if not data.isascii():
-        data = data.decode().encode("ascii", _ESCAPES)
-    # The standard encoder escapes this character too.
-    return data.replace(b"\x7f", b"\\u007f") if b"\x7f" in data else data
-
-
-def _are_alike(parts: list[Any], texts: list[Any] | None) -> bool:
-    """Whether both encoders write the same, except for characters. The values inside a value are
-    added to `parts` while it is read.
-    """
+    # Whether both encoders write the same, except for characters. The values inside a value are
+    # added to the list while it is read.
     for part in parts:
         kind = type(part)
-        if kind is dict:
-            if texts is not None:
-                texts += part
-            inner = part.values()
-        elif kind in _ALIKE:
-            if texts is not None:
-                texts.append(part)
+        if kind in _ALIKE:
             continue
+        if kind is dict:
+            inner = part.values()
         elif kind is list or kind is tuple:
             inner = part
         elif kind is float and (
@@ -100,9 +79,10 @@ def _are_alike(parts: list[Any], texts: list[Any] | None) -> bool:
         ):
             continue
         else:
-            return False
+            return "".join(standard(value, False)).encode()
         if not _ALIKE.issuperset(map(type, inner)):
             parts += inner
-        elif texts is not None:
-            texts += inner
-    return True
+    if not data.isascii():
+        data = data.decode().encode("ascii", _ESCAPES)
+    # The standard encoder escapes this character too.
+    return data.replace(b"\x7f", b"\\u007f") if b"\x7f" in data else data
