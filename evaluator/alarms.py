@@ -66,8 +66,15 @@ class Alarms:
         for alarm in due:
             del self._deadlines[alarm]
         self._set_timer(max(min(self._deadlines.values(), default=inf), now + _STEP_S))
-        for alarm in due:
-            alarm.ring()
+        due.reverse()
+        try:
+            while due:
+                due.pop().ring()
+        finally:
+            # An exception is the event loop's; the others ring at once.
+            for alarm in reversed(due):
+                if alarm not in self._deadlines:
+                    self.set(alarm, now)
 
 
 _of_loops: dict[asyncio.AbstractEventLoop, Alarms] = {}

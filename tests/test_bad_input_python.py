@@ -137,7 +137,7 @@ WRONG_CALLS: list[tuple[Callable[[Evaluator], Any], type[Exception], str]] = [
         UsageError,
         "several sets of rows; give a list",
     ),
-    (lambda e: e.library.get("x" * 10_000), UsageError, "xxxxx…'; 1 templates are loaded"),
+    (lambda e: e.library.get("x" * 10_000), UsageError, "xxxxx…'; 1 template is loaded"),
     (
         lambda e: Evaluator(e.library, "offline", tasks_dir="\ud800"),
         UsageError,

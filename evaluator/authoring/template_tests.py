@@ -41,7 +41,7 @@ from evaluator.batch.scorers import Scorer, ScorerInput, make_scorers, run_score
 from evaluator.batch.scorers.function_scorer import without_code
 from evaluator.batch.work import GRADER
 from evaluator.errors import Diagnostic, UsageError
-from evaluator.errors.messages import json_problem
+from evaluator.errors.messages import amount, json_problem
 from evaluator.errors.results import Outcome, TaskResult
 from evaluator.fields import Checked, Name, Names
 from evaluator.files.atomic import write_atomic
@@ -263,7 +263,7 @@ def report(results: Sequence[CaseResult]) -> Iterator[str]:
     if not results:
         return
     passed = sum(not each.problems for each in results)
-    line = f"{results[0].template}: {passed} of {len(results)} cases as expected"
+    line = f"{results[0].template}: {passed} of {amount(len(results), 'case')} as expected"
     if not any(each.is_answered for each in results):
         line += ", of prompts only"
     yield line
@@ -305,7 +305,7 @@ def _difference(before: str, after: str) -> str:
     shown = [f"  {line}" for line in lines[2 : 2 + _SHOWN_LINES]]
     more = len(lines) - 2 - _SHOWN_LINES
     if more > 0:
-        shown.append(f"  and {more} more lines")
+        shown.append(f"  and {amount(more, 'more line')}")
     return "\n".join(["the prompt has changed; accept it with --update:", *shown])
 
 

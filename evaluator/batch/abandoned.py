@@ -1,5 +1,6 @@
-"""Runs of earlier sessions that no result has, in a batch that is complete without them: what they
-have used counts as the spending of earlier runs, unless a later session continues them.
+"""Runs of earlier sessions that have no result yet. What they have used is not the spending of a
+session that continues them, and it counts as the spending of earlier runs, in addition, where the
+batch is complete without them.
 """
 
 from __future__ import annotations
@@ -8,10 +9,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from evaluator.batch.folder import BatchFolder
+from evaluator.batch.records import SampleResult
+from evaluator.batch.work_items import WorkItem
 from evaluator.errors import RecordError
 from evaluator.errors.results import Usage
 from evaluator.fields.records import mapping_of
 from evaluator.handler.backends import is_free_model
+from evaluator.lazy_dataclass import frozen
 from evaluator.record.recorded_steps import is_interrupted_call
 from evaluator.record.steps import INTERRUPTED_CALLS
 from evaluator.record.store import TaskStore
@@ -25,9 +29,10 @@ def abandoned_runs(
     before: Iterable[Any] = (),
 ) -> list[dict[str, Any]]:
     """The runs of earlier sessions that no sample of a complete batch continues: its row, template
-    or model was changed before it had a result, or its row was removed. Runs of judges, too, where
-    the scorers were changed before the score was stored. A result that another one has replaced is
-    a result too: its own line says what it used.
+    or model was changed before it had a result, its row was removed, or a command skipped it; or
+    its result is still the error that the run was to replace. Runs of judges, too, where the
+    scorers were changed before the score was stored. A result that another one has replaced is a
+    result too: its own line says what it used.
 
     Each has its `label` and `task_id`, the `usage` of its calls as far as that is recorded, and
     `interrupted_calls`, which were in flight when a process ended and may be billed too. `before`
@@ -36,19 +41,17 @@ def abandoned_runs(
     """
     stored = {_label_and_task(run): mapping_of(run).get("usage") for run in before}
     recorded = folder.index().by_identity()
-    left = {
-        label: task_id
-        for label, task_id in unrecorded.items()
-        if "/" in label or recorded(label) is None
-    }
+    left: list[tuple[str, int]] = []
+    for label, task_id in unrecorded.items():
+        entry = recorded(label)
+        # Most runs were continued, which the index tells without a pass over all lines.
+        if entry is None or folder.read_at(entry.offset).task_id != task_id:
+            left.append((label, task_id))
     runs: list[dict[str, Any]] = []
-    for label, task_id in _without_line(left.items(), folder):
-        try:
-            tree = read_tree(store, store.read(task_id))
-        except RecordError as error:
-            tree = TaskNode(task_id, None, problem=str(error))
-        used, interrupted = _used_in(tree)
-        usage: Any = used.to_dict()
+    for label, task_id in _without_line(left, folder):
+        tree = _tree_of(store, task_id)
+        used = _used_in(tree)
+        usage: Any = used.usage.to_dict()
         if (label, task_id) in stored and not _is_readable(tree):
             usage = stored[label, task_id]
         runs.append(
@@ -56,7 +59,7 @@ def abandoned_runs(
                 "label": label,
                 "task_id": task_id,
                 "usage": usage,
-                INTERRUPTED_CALLS: interrupted,
+                INTERRUPTED_CALLS: used.interrupted_calls,
             }
         )
     return runs
@@ -109,7 +112,8 @@ def _without_line(runs: Iterable[tuple[str, int]], folder: BatchFolder) -> list[
         identity = result["identity"]
         if identity in identities:
             written.add((identity, result["task_id"]))
-            judged.add((identity, result["scored_by"]))
+            if result["scores"]:
+                judged.add((identity, result["scored_by"]))
 
     folder.give_lines(note)
     left: list[tuple[str, int]] = []
@@ -124,26 +128,100 @@ def _without_line(runs: Iterable[tuple[str, int]], folder: BatchFolder) -> list[
     return left
 
 
+@frozen
+class RecordedUse:
+    """What tasks record: their usage with that of their subtasks, how many calls the cache
+    answered, and how many were in flight when a process ended.
+    """
+
+    usage: Usage = Usage()
+    cached_calls: int = 0
+    interrupted_calls: int = 0
+
+    def __add__(self, other: RecordedUse) -> RecordedUse:
+        return RecordedUse(
+            self.usage + other.usage,
+            self.cached_calls + other.cached_calls,
+            interrupted_calls=self.interrupted_calls + other.interrupted_calls,
+        )
+
+
+def recorded_use(store: TaskStore, task_ids: Iterable[int]) -> RecordedUse:
+    """What these tasks record. A task file that cannot be read counts as an interrupted call."""
+    return sum((_used_in(_tree_of(store, task_id)) for task_id in task_ids), RecordedUse())
+
+
+class ContinuedRuns:
+    """The runs of earlier sessions that a session continues: what they had used before it.
+
+    `unrecorded` are the task files that no result refers to when the session starts, by label.
+    """
+
+    def __init__(self, store: TaskStore | None, unrecorded: Mapping[str, int]) -> None:
+        self._store = store
+        self._tasks: dict[str, dict[str, int]] = {}
+        for label, task_id in unrecorded.items():
+            self._tasks.setdefault(label.partition("/")[0], {})[label] = task_id
+        self._used: dict[str, tuple[int | None, RecordedUse]] = {}
+
+    def begin(self, works: Iterable[WorkItem]) -> None:
+        """Notes what the runs have used that `works` continue, before they do."""
+        store = self._store
+        if store is None:
+            return
+        for work in works:
+            identity = work.identity.value
+            labelled = self._tasks.get(identity, {})
+            answer = labelled.get(identity, work.resumes)
+            # A failed run starts again, and an answer that is only judged again is not continued.
+            if answer == work.retry_of or work.answered is not None:
+                answer = None
+            tasks = [task for label, task in labelled.items() if label != identity]
+            if answer is not None:
+                tasks.append(answer)
+            # A sample that waits for a provider batch begins again.
+            if tasks and work.identity.key not in self._used:
+                self._used[work.identity.key] = answer, recorded_use(store, tasks)
+
+    def take(self, result: SampleResult) -> RecordedUse | None:
+        """What the runs had used that `result` continues; None if it continues none."""
+        answer, used = self._used.pop(result.key, (None, None))
+        return used if answer is None or answer == result.task_id else None
+
+    def __bool__(self) -> bool:
+        return bool(self._used)
+
+
+def _tree_of(store: TaskStore, task_id: int) -> TaskNode:
+    try:
+        return read_tree(store, store.read(task_id))
+    except RecordError as error:
+        return TaskNode(task_id, None, problem=str(error))
+
+
 def _is_readable(tree: TaskNode) -> bool:
     return tree.recording is not None and all(map(_is_readable, tree.children.values()))
 
 
-def _used_in(tree: TaskNode) -> tuple[Usage, int]:
-    """The usage that a task file and those of its subtasks record, and how many calls were in
-    flight. A file that cannot be read counts as one.
-    """
-    usage = Usage()
+def _used_in(tree: TaskNode) -> RecordedUse:
+    """See `recorded_use`."""
     if tree.recording is None:
-        return usage, 1
+        return RecordedUse(interrupted_calls=1)
+    usage = Usage()
+    cached = 0
     interrupted = 0
     for index, step in enumerate(tree.recording.steps):
         child = tree.children.get(index)
-        if step.end is not None and step.end.usage is not None:
-            usage += Usage.from_dict(step.end.usage)
+        end = step.end
+        if end is not None and end.extra is not None and end.extra.get("cached") is True:
+            cached += 1
+        if end is not None and end.usage is not None:
+            usage += Usage.from_dict(end.usage)
         elif child is not None:
-            below, interrupted_below = _used_in(child)
-            usage += below
-            interrupted += interrupted_below
+            below = _used_in(child)
+            usage += below.usage
+            cached += below.cached_calls
+            interrupted += below.interrupted_calls
         elif is_interrupted_call(step) and not is_free_model(step.start.name):
             interrupted += 1
-    return usage, interrupted
+    return RecordedUse(usage, cached, interrupted_calls=interrupted)

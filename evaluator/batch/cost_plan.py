@@ -30,6 +30,7 @@ from evaluator.batch.wave_log import LoggedCall, submissions_of
 from evaluator.batch.work import GRADER
 from evaluator.batch.work_items import Variant, WorkItem
 from evaluator.errors import UsageError
+from evaluator.errors.messages import agree, amount
 from evaluator.errors.results import Outcome, TaskResult, Usage
 from evaluator.handler.backends import is_simulated_model
 from evaluator.handler.config import HandlerConfig
@@ -116,7 +117,10 @@ async def plan_costs(
         notes += _notes_on_stopping(plan.deciding.decision.design)
     if samples < pending.counts.samples:
         done = pending.counts.samples - samples
-        notes.append(f"{done:,} samples have a result; the numbers are for the rest")
+        notes.append(
+            f"{amount(done, 'sample')} {agree(done, 'has', 'have')} a result; the numbers are for "
+            "the rest"
+        )
     return CostPlan(
         plan.name,
         samples=samples,
@@ -208,7 +212,8 @@ def _notes(rows: int, previewed: int, is_capped: bool, like: str | Path | None) 
     notes: list[str] = []
     if previewed < rows:
         notes.append(
-            f"{previewed:,} of {rows:,} rows were rendered: the expectation is theirs, and the "
+            f"{previewed:,} of {amount(rows, 'row')} {agree(previewed, 'was', 'were')} rendered: "
+            "the expectation is theirs, and the "
             "most takes a full context window for each of the others"
         )
     if is_capped:

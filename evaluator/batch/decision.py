@@ -215,13 +215,14 @@ class Design(JsonForm, error=RecordError):
     def lines(self) -> Iterator[str]:
         """The design for a person."""
         looks = "" if self.looks == 1 else f", with {self.looks} looks"
-        size = f"at most {self.rows:,} rows, {amount(self.epochs, 'epoch')} each{looks}"
+        size = f"at most {amount(self.rows, 'row')}, {amount(self.epochs, 'epoch')} each{looks}"
         if self.detect is None:
             pairs = self.variants * (self.variants - 1) // 2
             by = "" if self.measure is None else f" by the mean of {self.measure}"
             yield (
                 f"race of {self.variants} variants{by}: {size}; a variant is dropped when it is "
-                f"worse than the best one, with an error of {self.alpha:.0%} for all {pairs} pairs"
+                f"worse than the best one, with an error of {self.alpha:.0%} for "
+                f"{amount(pairs, 'pair')}"
             )
         else:
             what = f"{100 * self.detect:g} points"
@@ -239,7 +240,7 @@ class Design(JsonForm, error=RecordError):
                 price = f", and the most is {rule.inflation - 1:.0%} more than with one look"
             effect = shown_difference(self.effect or 0, self.measure, ".3g")
             yield (
-                f"on average {used[0]:,} rows if the difference is {effect}, "
+                f"on average {amount(used[0], 'row')} if the difference is {effect}, "
                 f"{used[1]:,} if it is twice that, {used[2]:,} if there is none{price}"
             )
         yield from self.notes
@@ -273,7 +274,9 @@ class LookResult(JsonForm, error=RecordError):
 
     def line(self, design: Design) -> str:
         """The look for a person."""
-        start = f"look {self.number} of {design.looks}, {self.rows:,} of {design.rows:,} rows"
+        start = (
+            f"look {self.number} of {design.looks}, {self.rows:,} of {amount(design.rows, 'row')}"
+        )
         if design.method == "race":
             parts = [
                 f"{each.name} is dropped ({shown_difference(each.difference, design.measure)} to "

@@ -30,6 +30,7 @@ from evaluator.batch.statistics import (
     variance,
 )
 from evaluator.errors import UsageError
+from evaluator.errors.messages import agree, amount
 from evaluator.lazy_dataclass import frozen
 
 CORRELATION = 0.5
@@ -294,7 +295,8 @@ class _Sizing:
         if needed(chosen) > self._available:
             shown = shown_difference(effect, deciding.measure, ".1f")
             notes.append(
-                f"{needed(chosen):,} rows are needed, and {self._available:,} can be compared: "
+                f"{amount(needed(chosen), 'row')} {agree(needed(chosen), 'is', 'are')} needed, "
+                f"and {self._available:,} can be compared: "
                 f"they show a difference of {shown}"
             )
         return Design(

@@ -17,7 +17,7 @@ from typing import IO, Any, Literal, Protocol, cast
 from evaluator import clock
 from evaluator.batch.progress import Snapshot
 from evaluator.batch.records import SampleResult
-from evaluator.errors.messages import LOGGER, fields, minutes_text, visible
+from evaluator.errors.messages import LOGGER, amount, fields, minutes_text, visible
 
 DisplayName = Literal["auto", "live", "plain", "none"]
 PLAIN_EVERY_S = 10.0
@@ -338,7 +338,7 @@ def figures(snapshot: Snapshot) -> list[str]:
         if endpoint.connections is not None and calls[endpoint.host] > endpoint.connections
     }
     parts += [
-        f"only {connections:,} connections to {visible(host)}"
+        f"only {amount(connections, 'connection')} to {visible(host)}"
         for host, connections in capped.items()
     ]
     if usage.cached_tokens and usage.input_tokens:
@@ -353,7 +353,7 @@ def figures(snapshot: Snapshot) -> list[str]:
     if snapshot.cached_calls:
         parts.append(f"{snapshot.cached_calls:,} from the cache")
     if snapshot.interrupted_calls:
-        parts.append(f"{snapshot.interrupted_calls:,} calls interrupted")
+        parts.append(f"{amount(snapshot.interrupted_calls, 'call')} interrupted")
     return parts + [str(process) for process in snapshot.silent]
 
 

@@ -121,7 +121,16 @@ class BatchFolder:
             raise RecordError(
                 f"{path}: holds other files ({there[0]}, …); a batch needs a folder of its own"
             )
-        return cls._lock(path, create=True)
+        folder = cls._lock(path, create=True)
+        try:
+            # The manifest must not survive a loss of power without the file of results.
+            disk.sync_folder(path)
+        except OSError as error:
+            folder.close()
+            raise RecordNotWritten(
+                f"{path}: cannot be synced: {error.strerror}; {advice_on(error)}"
+            ) from error
+        return folder
 
     @classmethod
     def open(cls, path: str | Path, *, repair: bool = False) -> BatchFolder:

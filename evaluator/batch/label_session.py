@@ -37,7 +37,7 @@ from evaluator.batch.reading import Batch, judged_results
 from evaluator.batch.records import SampleResult
 from evaluator.batch.statistics import Estimate, cautious_reach
 from evaluator.errors import UsageError
-from evaluator.errors.messages import did_you_mean, listed
+from evaluator.errors.messages import amount, did_you_mean, listed
 from evaluator.lazy_dataclass import frozen
 from evaluator.record.journal import now
 from evaluator.record.redact import Redactor
@@ -67,7 +67,7 @@ class LabelProgress:
 
     def line(self, precision: float) -> str:
         name = " × ".join(part for part in self.cell if part)
-        counts = f"{name}: {self.labels:,} of {self.of:,} results labelled"
+        counts = f"{name}: {self.labels:,} of {amount(self.of, 'result')} labelled"
         if self.reach is None:
             return f"{counts}; an interval needs at least two labels of each verdict"
         found = f"{counts}; the share is known to ± {self.reach:.1f} points"
@@ -78,7 +78,7 @@ class LabelProgress:
                 f"{found}; ± {precision:g} needs more results: labels of all {self.of:,} "
                 f"give ± {self.best or 0:.1f}"
             )
-        return f"{found}; about {self.needed:,} more labels for ± {precision:g}"
+        return f"{found}; about {amount(self.needed, 'more label')} for ± {precision:g}"
 
 
 class _Stratum:

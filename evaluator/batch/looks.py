@@ -14,6 +14,7 @@ from evaluator.batch.folder import BatchFolder
 from evaluator.batch.identity import Cell, key_of
 from evaluator.batch.result_index import ResultEntry
 from evaluator.batch.statistics import Dropped, mean_difference, race, signed_z
+from evaluator.errors.messages import amount
 
 LEAST_ANYTIME = 30
 """The interval that is valid at any time is asymptotic: with fewer rows it is not used."""
@@ -76,7 +77,8 @@ class Looks:
             columns[cell_name(cell.template, cell.variant)] = column
         if missing:
             return (
-                f"look {number} of {design.looks} waits for {missing:,} results, such as those "
+                f"look {number} of {design.looks} waits for {amount(missing, 'result')}, such as "
+                "those "
                 "whose question has changed"
             )
         clusters = self._planned.clusters

@@ -22,7 +22,7 @@ from evaluator.batch.reading import Batch, open_batch
 from evaluator.batch.rows.object_rows import Shard
 from evaluator.batch.summary import Columns
 from evaluator.errors import RecordError, UsageError
-from evaluator.errors.messages import listed
+from evaluator.errors.messages import amount, listed
 from evaluator.fields.records import items_of
 from evaluator.files.atomic import NEW_FILE
 from evaluator.files.open_below import open_private_folder, open_regular
@@ -218,9 +218,11 @@ def _copy_results(part: _ShardBatch, folder: BatchFolder, columns: Columns) -> l
     lost: list[str] = []
     total = part.manifest.get("total")
     if part.manifest.get("state") == "complete" and isinstance(total, int) and count < total:
-        lost.append(f"shard {part.shard} has lost {total - count:,} of its {total:,} results")
+        lost.append(
+            f"shard {part.shard} has lost {total - count:,} of its {amount(total, 'result')}"
+        )
     if without_record:
-        lost.append(f"shard {part.shard} has lost the records of {without_record:,} tasks")
+        lost.append(f"shard {part.shard} has lost the records of {amount(without_record, 'task')}")
     return lost
 
 

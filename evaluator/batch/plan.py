@@ -58,7 +58,7 @@ from evaluator.batch.statistics import reducer
 from evaluator.batch.thresholds import Threshold, check_fit, parse_threshold
 from evaluator.batch.work_items import Variant
 from evaluator.errors import InputError, UsageError
-from evaluator.errors.messages import did_you_mean, listed
+from evaluator.errors.messages import amount, did_you_mean, listed
 from evaluator.fields import Names, accept
 from evaluator.language.inputs import bind_inputs
 from evaluator.lazy_dataclass import frozen
@@ -404,7 +404,7 @@ def _check_rows(
 
     rows.check(check, with_shots=shots is not None and not shots.is_enough_for_any_row())
     return [
-        f"{rows.name}: the required input {name!r} is empty in {count:,} of {number:,} rows"
+        f"{rows.name}: the required input {name!r} is empty in {count:,} of {amount(number, 'row')}"
         for name, count in empty.items()
         if count
     ]

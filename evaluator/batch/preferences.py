@@ -36,6 +36,7 @@ from evaluator.batch.records import SampleResult
 from evaluator.batch.statistics import Estimate, score_interval
 from evaluator.batch.summary.tables import Table, percent, percent_interval
 from evaluator.errors import UsageError
+from evaluator.errors.messages import amount
 from evaluator.fields import JsonForm
 from evaluator.lazy_dataclass import frozen
 
@@ -165,7 +166,7 @@ class PairSubject:
         known = ""
         if reach is not None:
             known = f"; the preference is known to ± {reach:.1f} points"
-        return [f"{found.name}: {found.labels:,} of {found.of:,} pairs labelled{known}"]
+        return [f"{found.name}: {found.labels:,} of {amount(found.of, 'pair')} labelled{known}"]
 
     def preferences(self) -> Preferences:
         return _preferences(self._cells, self._samples, self._labels)

@@ -14,8 +14,9 @@ from math import sqrt
 from typing import Any
 
 from evaluator import clock
+from evaluator.batch.abandoned import RecordedUse
 from evaluator.batch.records import SampleResult, Verdict
-from evaluator.errors.messages import visible
+from evaluator.errors.messages import amount, visible
 from evaluator.errors.results import Usage
 from evaluator.lazy_dataclass import dataclass, frozen
 
@@ -129,11 +130,11 @@ class Totals:
 
     def _use(self, usage: Mapping[str, float | None]) -> None:
         known = self._known
-        for name, amount in usage.items():
-            if amount is None:
+        for name, figure in usage.items():
+            if figure is None:
                 self._unknown.add(name)
-                amount = 0
-            known[name] = known.get(name, 0) + amount
+                figure = 0
+            known[name] = known.get(name, 0) + figure
 
     def _used(self) -> dict[str, float | None]:
         """The sum of the usage, None where a part of it is unknown."""
@@ -203,7 +204,7 @@ class SilentProcess:
     def __str__(self) -> str:
         return (
             f"no sign of life for {self.silent_s:,.0f} s from process {self.pid} on "
-            f"{visible(self.node)} ({self.samples:,} samples)"
+            f"{visible(self.node)} ({amount(self.samples, 'sample')})"
         )
 
 
@@ -284,6 +285,18 @@ class Tally(Totals):
         self.verdicts[result.verdict.value] -= 1
         if result.failure is not None and self.errors[result.failure.kind]:
             self.errors[result.failure.kind] -= 1
+
+    def take_back(self, result: SampleResult, before: RecordedUse) -> None:
+        """Takes back what earlier sessions used of a counted result, as far as it is known."""
+        self.cached_calls -= min(result.cached_calls, before.cached_calls)
+        self.interrupted_calls -= min(result.interrupted_calls, before.interrupted_calls)
+        parts = [each.to_dict() for each in (result.usage, result.scoring_usage)]
+        for name, figure in before.usage.to_dict().items():
+            if figure is None:
+                continue
+            counted = sum(part.get(name) or 0 for part in parts)
+            taken = min(counted, figure) if figure > 0 else max(counted, figure)
+            self._known[name] = self._known.get(name, 0) - taken
 
     def snapshot(
         self,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
+from evaluator.batch.abandoned import ContinuedRuns
 from evaluator.batch.engines.base import Done
 from evaluator.batch.engines.packing import ResultLines
 from evaluator.batch.folder import BatchFolder
@@ -19,16 +21,23 @@ from evaluator.record.steps import Scrub
 class ResultWriter:
     """Collects results until `write`. Those of other processes are lines already.
 
-    `tally` counts what is written. `columns` has earlier results and gets each one that is written;
+    `tally` counts what is written, without what the runs of earlier sessions that it continues
+    (`continued`) had used. `columns` has earlier results and gets each one that is written;
     None after an error, which the summary raises again. Lines are written without the secrets that
     `scrub` knows.
     """
 
     def __init__(
-        self, folder: BatchFolder, tally: Tally, columns: Columns | None, scrub: Scrub | None
+        self,
+        folder: BatchFolder,
+        tally: Tally,
+        columns: Columns | None,
+        scrub: Scrub | None,
+        continued: ContinuedRuns,
     ) -> None:
         self.tally = tally
         self.columns = columns
+        self.continued = continued
         self._folder = folder
         self._scrub = scrub
         self._made: list[SampleResult] = []
@@ -52,7 +61,8 @@ class ResultWriter:
             return
         parts = self._lines
         works = self._works
-        results = encode_results(self._made, self._scrub)
+        made = self._made
+        results = encode_results(made, self._scrub)
         self._made = []
         self._works = []
         self._lines = []
@@ -63,6 +73,8 @@ class ResultWriter:
             self.tally.merge(part.totals)
         for work, (_, result) in zip(works, results, strict=True):
             self.tally.add(used_now(work, result))
+        if self.continued:
+            self._take_back_continued(made, parts)
         columns = self.columns
         if columns is None:
             return
@@ -73,6 +85,14 @@ class ResultWriter:
                 columns.add(result)
         except UsageError:
             self.columns = None
+
+    def _take_back_continued(
+        self, made: Sequence[SampleResult], parts: Sequence[ResultLines]
+    ) -> None:
+        for result in chain(made, *(part.results() for part in parts)):
+            before = self.continued.take(result)
+            if before is not None:
+                self.tally.take_back(result, before)
 
 
 def results_of(done: Done) -> Sequence[SampleResult]:

@@ -80,7 +80,7 @@ class BatchResult:
     def __repr__(self) -> str:
         met = sum(threshold.met for threshold in self.thresholds)
         if self.thresholds:
-            thresholds = f", {met} of {len(self.thresholds)} thresholds met"
+            thresholds = f", {met} of {amount(len(self.thresholds), 'threshold')} met"
         else:
             thresholds = ""
         return (

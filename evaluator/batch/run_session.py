@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
-from evaluator.batch.abandoned import abandoned_runs, still_abandoned, tasks_of
+from evaluator.batch.abandoned import ContinuedRuns, abandoned_runs, still_abandoned, tasks_of
 from evaluator.batch.control import ControlLog
 from evaluator.batch.decision import Decision
 from evaluator.batch.display import NoDisplay, SafeDisplay, make_display
@@ -30,6 +30,7 @@ from evaluator.batch.steering import Steering, budget_of, pace_of
 from evaluator.batch.summary import Columns
 from evaluator.batch.work import Worker
 from evaluator.errors import BatchDamaged, UsageError
+from evaluator.errors.messages import amount
 from evaluator.fields import to_dict
 from evaluator.fields.records import items_of
 from evaluator.files.trust import is_signed, signature
@@ -206,6 +207,7 @@ async def run_session(
             if part is not None:
                 store.skip_to(part.number * SHARD_IDS)
             unrecorded = _unrecorded(store, options, manifest.before, earlier)
+        continued = ContinuedRuns(store, unrecorded)
         worker = _make_worker(own, plan, limiter, unrecorded=unrecorded)
         for line in (*plan.notices, *notices, *_repair_notices(folder)):
             display.show("notice", line)
@@ -232,7 +234,11 @@ async def run_session(
                 display=display,
                 steering=steering,
                 results=ResultWriter(
-                    folder, tally, columns, None if store is None else store.redactor
+                    folder,
+                    tally,
+                    columns=columns,
+                    scrub=None if store is None else store.redactor,
+                    continued=continued,
                 ),
                 make_work=make_work,
                 looks=_make_looks(plan, folder, manifest.store_decision),
@@ -354,10 +360,10 @@ def _repair_notices(folder: BatchFolder) -> list[str]:
     notices: list[str] = []
     if folder.torn_bytes:
         notices.append(
-            f"{folder.path}: removed an incomplete last line of {folder.torn_bytes} bytes"
+            f"{folder.path}: removed an incomplete last line of {amount(folder.torn_bytes, 'byte')}"
         )
     if folder.damaged_lines:
-        moved = f"moved {folder.damaged_lines} damaged results to {DAMAGED}"
+        moved = f"moved {amount(folder.damaged_lines, 'damaged result')} to {DAMAGED}"
         notices.append(f"{folder.path}: {moved}; their samples are pending")
     return notices
 

@@ -38,6 +38,7 @@ from evaluator.batch.steering import SKIPPED, Steering
 from evaluator.batch.work import Worker
 from evaluator.batch.work_items import WorkItem, WorkResult
 from evaluator.errors import UsageError
+from evaluator.errors.messages import amount
 from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.limits.endpoints import host_of
 from evaluator.limits.rate_limiter import RateLimiter
@@ -284,6 +285,7 @@ class Session:
                 self.limiter.end_samples(room - len(taken))
             if taken:
                 self.steering.begin(taken)
+                self.results.continued.begin(taken)
                 self._taken += len(taken)
                 self._is_idle.clear()
                 return taken
@@ -405,10 +407,9 @@ class Session:
 
     def _reads_until(self) -> float | None:
         """The time of the loop when no further row is waited for; None without a limit."""
+        since = self._reads_since
         max_time = self.steering.limits.max_time
-        if self._reads_since is None or max_time is None:
-            return None
-        return self._reads_since + max_time
+        return None if since is None or max_time is None else since + max_time
 
     def _poll(self) -> None:
         """Carries out the commands of other processes, which look for results on the disk."""
@@ -507,9 +508,8 @@ class Session:
             kind = kind_of_error(result)
             self._repeated = (kind, self._repeated[1] + 1 if kind == self._repeated[0] else 1)
             if limit and self._repeated[1] >= limit:
-                self.stop.ask(
-                    "repeated error", f"{self._repeated[1]} samples in a row ended with: {kind}"
-                )
+                samples = amount(self._repeated[1], "sample")
+                self.stop.ask("repeated error", f"{samples} in a row ended with: {kind}")
 
     async def _count_rest(
         self, work: AsyncGenerator[Sequence[WorkItem]], pending: PendingWork

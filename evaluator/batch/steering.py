@@ -19,6 +19,7 @@ from evaluator.batch.records import Failure, Verdict, key_of
 from evaluator.batch.result_index import ResultEntry
 from evaluator.batch.work_items import WorkItem
 from evaluator.errors import EvaluatorError, UsageError
+from evaluator.errors.messages import agree, amount
 from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.call_limiter import fit_concurrency
 from evaluator.limits.rate_limiter import BatchBudget, Pace, RateLimiter
@@ -101,8 +102,9 @@ class Steering:
             self._ignored = self.log.ignored
             self.display.show(
                 "notice",
-                f"{self.log.path}: {self._ignored} lines are damaged or not signed by this user "
-                "for this batch; they have no effect",
+                f"{self.log.path}: {amount(self._ignored, 'line')} that "
+                f"{agree(self._ignored, 'is', 'are')} damaged or not signed by this user "
+                "for this batch: without effect",
             )
 
     def _carry_out(self, command: Command) -> None:
@@ -241,10 +243,10 @@ class Steering:
         done = sum(key in there for key in keys)
         running = sum(key in in_flight for key in keys)
         left = [key for key in keys if key not in there and key not in in_flight]
-        what = [f"{done} have a result"] if done else []
-        what += [f"{running} are in flight"] if running else []
+        what = [f"{done} {agree(done, 'has', 'have')} a result"] if done else []
+        what += [f"{running} {agree(running, 'is', 'are')} in flight"] if running else []
         if what:
-            message = f"of {len(keys)} results, {' and '.join(what)}"
+            message = f"of {amount(len(keys), 'result')}, {' and '.join(what)}"
         else:
             message = ""
         if not left:
@@ -276,7 +278,7 @@ class Steering:
         paid = self._paid[command.id]
         if not paid:
             return ""
-        return f"{paid} are in flight: provider batches have calls of them"
+        return f"{paid} {agree(paid, 'is', 'are')} in flight: provider batches have calls of them"
 
     def take_retries(self) -> Mapping[str, ResultEntry]:
         """The results to run again, by key, for every command since the last call."""
@@ -298,7 +300,9 @@ class Steering:
         if commands:
             self.retrying |= found
             self._retried += commands
-            self._retry_message = f"{len(found)} samples were run again"
+            self._retry_message = (
+                f"{amount(len(found), 'sample')} {agree(len(found), 'was', 'were')} run again"
+            )
             self._finish_retries()
         return found
 

@@ -9,13 +9,11 @@ which effect.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import field
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -23,7 +21,7 @@ from typing import TypeVar
 from evaluator import clock, disk
 from evaluator.batch.answer_tally import AnswerTally, missing
 from evaluator.batch.options import ProviderBatchRest, Stop
-from evaluator.batch.wave_log import LoggedCall, Submission, WaveLog
+from evaluator.batch.wave_log import LoggedCall, Submission, WaveLog, cost_text, digest_of
 from evaluator.errors import BatchDamaged, ProviderError, RecordNotWritten, UsageError, advice_on
 from evaluator.errors.messages import amount
 from evaluator.files.atomic import atomic_file
@@ -132,16 +130,6 @@ class Submissions:
             file.seek(offset)
             return StepEnd.read_table(json.loads(file.readline())["end"])
 
-    def reason(self) -> str:
-        """What is waited for."""
-        sent = [each for each in self.log.submissions.values() if each.is_open]
-        until = max((each.expires or 0.0 for each in sent), default=0.0)
-        verb = "waits" if self.calls == 1 else "wait"
-        text = f"{amount(self.calls, 'call')} {verb} in {amount(len(sent), 'provider batch')}"
-        if until:
-            text += f", at the latest until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M} UTC"
-        return text
-
     async def load(self) -> None:
         """Reads the log, finds out about what was interrupted, and collects what is over.
 
@@ -242,11 +230,7 @@ class Submissions:
         )
         with contextlib.suppress(OSError):
             disk.remove(self.requests_file(submission.number))
-        most = submission.max_cost_usd
-        if most is None:
-            cost = "unknown cost"
-        else:
-            cost = f"at most ${most:,.4f}"
+        cost = cost_text(submission.max_cost_usd, "at most ")
         calls = amount(len(submission.calls), "call")
         self.notice(f"submitted {calls} of {submission.label} as {batch.id}, {cost}")
 
@@ -330,24 +314,42 @@ class Submissions:
             if submission.batch is None:
                 await self._find_again(submission)
                 continue
-            api = self._api(submission)
+            batch = await self._look(submission)
+            if batch is None:
+                continue
+            is_late = clock.wall() > submission.latest_end
             try:
-                batch = await api.look(submission.batch)
-                if not submission.is_of(batch):
-                    await self._find_other(submission, "is another batch")
-                elif batch.is_over:
+                if batch.is_over:
                     await self._end(submission, batch)
-                elif clock.wall() > submission.latest_end:
+                elif (is_late or self.is_past_deadline) and submission.may_cancel(batch):
+                    # What was answered until then is collected at the next look.
+                    await self._cancel(submission)
+                elif is_late:
                     reason = f"{batch.id} did not end: the provider says {batch.status}"
                     await self._end_unanswered(submission, reason)
-                elif self.is_past_deadline and not submission.is_cancelled:
-                    await self._cancel(submission)
             except ProviderError as error:
-                if error.kind == "not_found":
-                    await self._find_other(submission, "is gone")
-                else:
-                    self._say(self._failed(submission, "read yet", error))
+                await self._not_read(submission, error)
         return self.calls < before
+
+    async def _look(self, submission: Submission) -> ProviderBatch | None:
+        """The batch of a submission as it is now; None if it cannot be read now, or if the id that
+        the provider gave is not that of the batch.
+        """
+        try:
+            batch = await self._api(submission).look(submission.batch or "")
+        except ProviderError as error:
+            await self._not_read(submission, error)
+            return None
+        if submission.is_of(batch):
+            return batch
+        await self._find_other(submission, "is another batch")
+        return None
+
+    async def _not_read(self, submission: Submission, error: ProviderError) -> None:
+        if error.kind == "not_found":
+            await self._find_other(submission, "is gone")
+        else:
+            self._say(self._failed(submission, "read yet", error))
 
     async def _find_other(self, submission: Submission, why: str) -> None:
         """The id that the provider gave seems not to be that of the batch: takes the right one.
@@ -374,21 +376,26 @@ class Submissions:
         """Cancels what runs, and drops what was not submitted."""
         for submission in list(self.log.submissions.values()):
             if submission.is_sent and submission.batch is not None:
-                if not submission.is_cancelled:
+                batch = None if submission.is_cancelled else await self._look(submission)
+                if batch is not None and not batch.is_over and submission.may_cancel(batch):
                     await self._cancel(submission)
             elif submission.is_open and not submission.is_sent:
                 self._drop(submission, "cancelled before it was submitted")
 
     async def _cancel(self, submission: Submission) -> None:
         self.log.add(submission.number, "cancelling")
+        api = self._api(submission)
         try:
-            await self._api(submission).cancel(submission.batch or "")
+            await _retried(partial(api.cancel, submission.batch or ""))
         except ProviderError as error:
             # A batch that is over cannot be cancelled.
             self._say(self._failed(submission, "cancelled", error))
 
     async def _end(self, submission: Submission, batch: ProviderBatch) -> None:
-        self.log.add(submission.number, "ended", reason=batch.problem or batch.status)
+        reason = batch.problem or batch.status
+        # Its answers may be asked for at many looks, until they can be read.
+        if (submission.state, submission.reason) != ("ended", reason):
+            self.log.add(submission.number, "ended", reason=reason)
         if batch.problem is not None and batch.is_refused_now:
             key = (submission.label, submission.endpoint)
             self._room[key] = max(1, len(submission.calls) // 2)
@@ -471,10 +478,7 @@ class Submissions:
             self.limiter.spending.settle(planned, usage, error)
         self._index(submission)
         counts = ", ".join(f"{count:,} {cause}" for cause, count in tally.counts.items())
-        if tally.cost_usd is None:
-            cost = "unknown cost"
-        else:
-            cost = f"${tally.cost_usd:,.4f}"
+        cost = cost_text(tally.cost_usd)
         calls = amount(len(submission.calls), "call")
         name = submission.batch or submission.tag
         self.notice(f"{name} ({submission.label}): of {calls} {counts}; {cost}")
@@ -575,12 +579,6 @@ class Submissions:
         return RecordNotWritten(
             f"{self.log.folder}: {what} cannot be written: {error.strerror}; {advice_on(error)}"
         )
-
-
-def digest_of(path: Path) -> str:
-    """The SHA-256 of a file of this program. Raises: OSError."""
-    with open(open_regular(path), "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 async def _retried(request: Callable[[], Awaitable[_T]]) -> _T:

@@ -20,9 +20,10 @@ or foreign entry ends the session, since a call might be paid for twice without 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -129,6 +130,13 @@ class Submission:
         if batch.requests in (None, len(self.calls)):
             return True
         return batch.created is None or batch.created > self.at - _CLOCK_S
+
+    def may_cancel(self, batch: ProviderBatch) -> bool:
+        """Whether to cancel `batch`, which `is_of` this submission: only once, and not where it
+        does not tell what it was created with and seems to be another one.
+        """
+        does_tell = batch.tag is not None or None not in (batch.upload, self.upload)
+        return not self.is_cancelled and (does_tell or self.may_be(batch))
 
     def planned(self, call: LoggedCall) -> PlannedCall:
         return PlannedCall(
@@ -281,6 +289,28 @@ class WaveLog:
 
 def _dollars(cost: float | None) -> str:
     return "$?" if cost is None else f"${cost:,.4f}"
+
+
+def cost_text(cost: float | None, before: str = "") -> str:
+    """A cost for people, with the words `before` it where it is known."""
+    return "unknown cost" if cost is None else f"{before}${cost:,.4f}"
+
+
+def waiting_text(calls: int, submissions: Iterable[Submission]) -> str:
+    """What `calls` without an answer wait for."""
+    sent = [each for each in submissions if each.is_open]
+    until = max((each.expires or 0.0 for each in sent), default=0.0)
+    verb = "waits" if calls == 1 else "wait"
+    text = f"{amount(calls, 'call')} {verb} in {amount(len(sent), 'provider batch')}"
+    if until:
+        text += f", at the latest until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M} UTC"
+    return text
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file of this program. Raises: OSError."""
+    with open(open_regular(path), "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def submissions_of(folder: str | Path, created: str) -> tuple[Submission, ...]:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from evaluator import clock, disk, randomness
-from evaluator.batch.submissions import Submissions, digest_of
-from evaluator.batch.wave_log import LoggedCall
+from evaluator.batch.submissions import Submissions
+from evaluator.batch.wave_log import LoggedCall, digest_of, waiting_text
 from evaluator.batch.work import SAMPLE
 from evaluator.errors import CallParked
 from evaluator.files.open_below import open_private_folder, open_regular
@@ -135,7 +135,7 @@ class Waves:
 
     def reason(self) -> str:
         """What is waited for."""
-        return self.batches.reason()
+        return waiting_text(self.calls, self.batches.log.submissions.values())
 
     def cancel_reason(self) -> str:
         """Why calls are left in a session that was cancelled; empty for another one."""

@@ -15,6 +15,7 @@ from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import library_option, trust_option
 from evaluator.cli.trust import project_profiles, shown_profiles
 from evaluator.errors import EvaluatorError, MissingExtra, UsageError
+from evaluator.errors.messages import amount
 
 if TYPE_CHECKING:
     from evaluator.handler.profiles import Profiles
@@ -69,7 +70,7 @@ def watch(paths: tuple[Path, ...], model: str | None, trust: bool) -> None:
     if model is not None:
         evaluator = Evaluator(watched.library, model=model, tasks_dir=None, profiles=profiles)
         click.get_current_context().with_resource(evaluator)
-    echo(f"watching {len(watched)} files; Ctrl-C ends it", err=True)
+    echo(f"watching {amount(len(watched), 'file')}; Ctrl-C ends it", err=True)
     while True:
         look = watched.look()
         if look is None:
@@ -87,7 +88,9 @@ def watch(paths: tuple[Path, ...], model: str | None, trust: bool) -> None:
                 echo(line)
         errors = sum(1 for diagnostic in look.findings if diagnostic.severity == "error")
         echo(
-            f"{clock.now():%H:%M:%S} {len(look.names)} templates checked, {errors} errors", err=True
+            f"{clock.now():%H:%M:%S} {amount(len(look.names), 'template')} checked, "
+            f"{amount(errors, 'error')}",
+            err=True,
         )
 
 
@@ -176,10 +179,10 @@ def test(
         calls = sum(result.calls for result in results)
         cached = sum(result.cached for result in results)
         if model is not None:
-            echo(f"{calls:,} calls made, {cached:,} answered from {cache}", err=True)
+            echo(f"{amount(calls, 'call')} made, {cached:,} answered from {cache}", err=True)
     broken = 0 if names else len(library.errors)
     if broken:
-        echo(f"{broken:,} errors: templates that have one are not tested", err=True)
+        echo(f"{amount(broken, 'error')}: templates that have one are not tested", err=True)
     if broken or any(result.problems for result in results):
         raise click.exceptions.Exit(1)
 
@@ -271,4 +274,4 @@ def docs(folder: Path, folders: tuple[Path, ...], model: str | None) -> None:
         texts[f"{page}.md"] = pages.markdown_page(one, edges, called_by, names)
     for name, text in texts.items():
         write_atomic(folder / name, text.encode("utf-8", "replace"))
-    echo(f"{folder / 'index.html'}: {len(portraits)} templates")
+    echo(f"{folder / 'index.html'}: {amount(len(portraits), 'template')}")

@@ -11,7 +11,7 @@ from evaluator import clock
 from evaluator.cli.common import FILE, json_option, print_json, print_table
 from evaluator.cli.echo import echo
 from evaluator.errors import UsageError
-from evaluator.errors.messages import visible
+from evaluator.errors.messages import amount, visible
 from evaluator.record.render import cost_text
 from evaluator.record.search import read_time
 
@@ -56,7 +56,8 @@ def stats(file: Path, as_json: bool) -> None:
         )
         return
     echo(
-        f"{found.entries:,} responses, {found.bytes:,} bytes, {found.hits:,} hits, "
+        f"{amount(found.entries, 'response')}, {amount(found.bytes, 'byte')}, "
+        f"{amount(found.hits, 'hit')}, "
         f"{found.misses:,} misses"
     )
     if found.by_model:
@@ -87,7 +88,7 @@ def clear(file: Path, older_than: str | None, model: str | None) -> None:
     if older_than is not None:
         age_s = (clock.now() - read_time(older_than)).total_seconds()
     removed = ResponseCache(_existing(file)).clear(older_than_s=age_s, model=model)
-    echo(f"{removed:,} responses removed")
+    echo(f"{amount(removed, 'response')} removed")
 
 
 def _existing(file: Path) -> Path:

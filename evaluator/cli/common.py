@@ -22,7 +22,7 @@ import click
 from evaluator import clock
 from evaluator.cli.echo import echo, echo_raw
 from evaluator.errors import ConfigurationError, MachineError, RecordError, UsageError
-from evaluator.errors.messages import cut, did_you_mean, minutes_text, visible, visible_json
+from evaluator.errors.messages import amount, cut, did_you_mean, minutes_text, visible, visible_json
 from evaluator.errors.results import Outcome, TaskResult
 from evaluator.language.scopes import read_typed
 from evaluator.library import CallBound, TemplateLibrary
@@ -40,7 +40,7 @@ class WorkProgress:
     nothing in the first DELAY_S, and nothing where standard error is not a terminal. A context
     manager.
 
-    >>> with WorkProgress("comparing", "results") as progress:
+    >>> with WorkProgress("comparing", "result") as progress:
     ...     sum(progress.each([1, 2, 3]))
     6
     """
@@ -48,7 +48,7 @@ class WorkProgress:
     def __init__(
         self, what: str, unit: str, total: int | None = None, *, is_shown: bool = True
     ) -> None:
-        """`unit` names what is counted; `total`: how many there will be, None if that is not
+        """`unit` names one of what is counted; `total`: how many there will be, None if that is not
         known.
         """
         self._what = what
@@ -109,10 +109,11 @@ class WorkProgress:
     def _line(self, elapsed: str) -> str:
         if not self._done:
             return f"{self._what}: {elapsed}"
-        done = f"{self._done:,}"
-        if self._total is not None:
-            done = f"{done} of {self._total:,}"
-        return f"{self._what}: {done} {self._unit} · {elapsed}"
+        if self._total is None:
+            done = amount(self._done, self._unit)
+        else:
+            done = f"{self._done:,} of {amount(self._total, self._unit)}"
+        return f"{self._what}: {done} · {elapsed}"
 
 
 MAX_INPUT_BYTES = 50_000_000
@@ -149,7 +150,7 @@ def or_templates(paths: tuple[Path, ...], verb: str, command: str) -> tuple[Path
 
 def read_library(folders: Sequence[Path], *, shows_progress: bool = True) -> TemplateLibrary:
     """The library with its findings. Loading that takes long is shown on a terminal."""
-    with WorkProgress("loading templates", "files", is_shown=shows_progress) as progress:
+    with WorkProgress("loading templates", "file", is_shown=shows_progress) as progress:
         return TemplateLibrary.load(*folders, on_progress=progress.update)
 
 

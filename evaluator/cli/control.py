@@ -13,7 +13,7 @@ import click
 from evaluator.cli.common import FOLDER, json_option, print_json
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import trust_option
-from evaluator.errors.messages import visible
+from evaluator.errors.messages import amount, visible
 
 if TYPE_CHECKING:
     from evaluator.batch.control import Action, BatchStatus, Command
@@ -68,13 +68,14 @@ def _lines_of(status: BatchStatus) -> list[str]:
         lines += [str(SilentProcess(**process)) for process in progress.get("silent", ())]
     hidden = len(status.commands) - _SHOWN
     if hidden > 0:
-        lines.append(f"{hidden} earlier commands; see --json")
+        lines.append(f"{amount(hidden, 'earlier command')}; see --json")
     lines += [each["text"] for each in status.provider_batches]
     lines += [_line_of(command) for command in status.commands[-_SHOWN:]]
     if status.ignored:
         lines.append(
-            f"{status.ignored} lines of control.jsonl are damaged or not signed by this user for "
-            "this batch; they have no effect"
+            f"{amount(status.ignored, 'line')} of control.jsonl without effect: damaged, or not "
+            "signed "
+            "by this user for this batch"
         )
     return lines
 

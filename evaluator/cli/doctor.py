@@ -275,8 +275,8 @@ def _server(profile: str, server: McpServer) -> Finding:
 def _templates(folders: tuple[Path, ...]) -> Finding:
     library = TemplateLibrary.load(*folders)
     counts = (
-        f"{len(library.templates)} usable, {len(library.errors)} errors, "
-        f"{len(library.warnings)} warnings"
+        f"{len(library.templates)} usable, {amount(len(library.errors), 'error')}, "
+        f"{amount(len(library.warnings), 'warning')}"
     )
     return Finding("templates", counts, state="problem" if library.errors else "ok")
 

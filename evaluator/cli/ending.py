@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluator.cli.echo import echo, json_stderr
-from evaluator.errors.messages import listed, visible
+from evaluator.errors.messages import agree, amount, listed, visible
 
 if TYPE_CHECKING:
     from evaluator.batch import BatchOptions, BatchPlan, BatchResult, Display, Snapshot
@@ -97,7 +97,8 @@ def _remarks(plan: BatchPlan, result: BatchResult, folder: Path) -> Iterator[str
     ended = result.ended
     if counts.changed:
         yield (
-            f"{counts.changed:,} results answer a question that has changed since; they "
+            f"{amount(counts.changed, 'result')} {agree(counts.changed, 'answers', 'answer')} a "
+            "question that has changed since; they "
             f"{_CHANGED[on_changed]}:"
         )
         for changed in counts.explained[:_SHOWN]:
@@ -109,7 +110,8 @@ def _remarks(plan: BatchPlan, result: BatchResult, folder: Path) -> Iterator[str
     # If the rows were not read to their end, it is unknown which results no row asks for.
     if ended.orphans and ended.total is not None:
         yield (
-            f"{len(ended.orphans):,} results in the folder belong to other rows or epochs; they "
+            f"{amount(len(ended.orphans), 'result')} in the folder "
+            f"{agree(len(ended.orphans), 'belongs', 'belong')} to other rows or epochs; they "
             "are not counted"
         )
     calls_models = plan.call_bound.max_calls != 0
@@ -151,7 +153,8 @@ def _fields_without_target(result: BatchResult) -> list[str] | None:
 def _reason(plan: BatchPlan, result: BatchResult) -> str:
     ended = result.ended
     if _lacks_only_changed(result):
-        return f"{len(ended.stale):,} results were left out"
+        stale = len(ended.stale)
+        return f"{amount(stale, 'result')} {agree(stale, 'was', 'were')} left out"
     if ended.state == "budget":
         limits = plan.options.limits
         given = [

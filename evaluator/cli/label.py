@@ -19,6 +19,7 @@ from evaluator.cli.evaluator_options import SectionedCommand, refuse_flags
 from evaluator.cli.improve import run_search_command, search_flags
 from evaluator.cli.results import batch_argument, cell_of
 from evaluator.errors import UsageError
+from evaluator.errors.messages import amount
 
 if TYPE_CHECKING:
     from evaluator.batch.label_session import LabelSession, Question
@@ -104,7 +105,7 @@ def label(
                 "--variant and --limit: it writes the labels of all"
             )
         count, written = export_labels(found, target)
-        echo(f"{', '.join(map(str, written))}: {count:,} labels")
+        echo(f"{', '.join(map(str, written))}: {amount(count, 'label')}")
         return
     if templates or variants:
         if source is not None or scorer is not None:
@@ -130,7 +131,7 @@ def label(
         count = import_labels(
             found, source, scorer=scorer, labeller=labeller, scrub=Redactor.from_environment()
         )
-        echo(f"{source}: {count:,} labels")
+        echo(f"{source}: {amount(count, 'label')}")
         return
     scorer = scorer_to_label(found, scorer)
     session = label_answers(found, scorer, _named(labeller), precision=precision)

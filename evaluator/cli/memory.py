@@ -13,7 +13,7 @@ from evaluator import disk
 from evaluator.cli import common
 from evaluator.cli.echo import echo
 from evaluator.errors import UsageError
-from evaluator.errors.messages import duration_text, visible
+from evaluator.errors.messages import amount, duration_text, visible
 
 if TYPE_CHECKING:
     from evaluator.memory import IndexReport
@@ -69,7 +69,8 @@ def index(path: Path, database: Path | None, git: bool | None, as_json: bool) ->
     else:
         source = "found"
     echo(
-        f"{report.files:,} files {source} in {visible(report.root)}: {report.added:,} added, "
+        f"{amount(report.files, 'file')} {source} in {visible(report.root)}: {report.added:,} "
+        "added, "
         f"{report.changed:,} changed, {report.removed:,} removed, in "
         f"{duration_text(report.seconds)}"
     )
@@ -81,7 +82,7 @@ def index(path: Path, database: Path | None, git: bool | None, as_json: bool) ->
 async def _index(path: Path, database: Path, git: bool) -> IndexReport:
     from evaluator.memory import GlobalIndex
 
-    with GlobalIndex(database) as found, common.WorkProgress("indexing", "files") as progress:
+    with GlobalIndex(database) as found, common.WorkProgress("indexing", "file") as progress:
         add = found.add_git if git else found.add_folder
         return await add(path, on_progress=progress.update)
 
@@ -144,7 +145,10 @@ def stats(database: Path | None, as_json: bool) -> None:
     if as_json:
         common.print_json({"database": str(place), **asdict(counts)})
         return
-    echo(f"{place!s}: {counts.files:,} files, {counts.terms:,} terms, {counts.size_bytes:,} bytes")
+    echo(
+        f"{place!s}: {amount(counts.files, 'file')}, {amount(counts.terms, 'term')}, "
+        f"{amount(counts.size_bytes, 'byte')}"
+    )
     rows = [["root", root, f"{files:,}"] for root, files in counts.roots.items()]
     rows += [
         ["language", name or "(by name only)", f"{files:,}"]

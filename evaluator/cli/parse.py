@@ -10,6 +10,7 @@ import click
 
 from evaluator.cli.common import json_option, print_json, read_text
 from evaluator.cli.echo import echo
+from evaluator.errors.messages import agree, amount
 
 if TYPE_CHECKING:
     from evaluator.output import ParsedOutput
@@ -120,7 +121,8 @@ def _print_stats(answers: list[ParsedOutput], as_json: bool) -> None:
         return
     total = len(answers)
     echo(
-        f"{unchanged} of {total} answers were read without a repair, {sum(errors.values())} of "
+        f"{unchanged} of {amount(total, 'answer')} {agree(unchanged, 'was', 'were')} read without "
+        f"a repair, {sum(errors.values())} of "
         f"{total} not read"
     )
     for title, counts in (("errors", errors), ("repairs", repairs)):

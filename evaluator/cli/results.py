@@ -24,7 +24,7 @@ from evaluator.cli import common
 from evaluator.cli.batch import EXIT_INCOMPLETE, EXIT_THRESHOLD, exit_code_of_thresholds
 from evaluator.cli.echo import echo
 from evaluator.errors import UsageError
-from evaluator.errors.messages import listed
+from evaluator.errors.messages import amount, listed
 from evaluator.files.atomic import lock, try_lock
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def compare(
     )
     sides = a.results(first), b.results(second)
     with common.WorkProgress(
-        "comparing", "results", total=_total(side.declared.total for side in sides)
+        "comparing", "result", total=_total(side.declared.total for side in sides)
     ) as progress:
         counted = (Results(progress.each(side), side.declared) for side in sides)
         found = compared(*counted, by=by, scorer=scorer, cluster=cluster, seed=seed)
@@ -292,7 +292,7 @@ def report(
     check_not_record(path)
     results = [each.results() for each in found]
     with common.WorkProgress(
-        "writing the report", "results", total=_total(each.declared.total for each in results)
+        "writing the report", "result", total=_total(each.declared.total for each in results)
     ) as progress:
         parts = [
             ReportBatch(
@@ -321,7 +321,8 @@ def report(
             comparisons=compared,
         )
     echo(
-        f"{path}: {written.shown:,} of {written.total:,} samples, {written.size_bytes / 1e6:.1f} MB"
+        f"{path}: {written.shown:,} of {amount(written.total, 'sample')}, "
+        f"{written.size_bytes / 1e6:.1f} MB"
     )
 
 
@@ -341,7 +342,7 @@ def export(batch: Path, kind: str, output: Path) -> None:
     found = open_batch(batch)
     check_not_record(output)
     results = found.results()
-    with common.WorkProgress("exporting", "results", total=results.declared.total) as progress:
+    with common.WorkProgress("exporting", "result", total=results.declared.total) as progress:
         if kind in SUMMARISED:
             summary = found.summarise()
         else:

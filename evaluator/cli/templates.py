@@ -14,7 +14,7 @@ from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import EvaluatorOptions, flag_options, library_option
 from evaluator.cli.trust import shown_profiles
 from evaluator.errors import EvaluatorError, UsageError
-from evaluator.errors.messages import visible
+from evaluator.errors.messages import amount, visible
 from evaluator.errors.results import TaskError
 from evaluator.handler.profiles import turns_by_profile
 from evaluator.interpreter.choosing import shortlist
@@ -262,8 +262,8 @@ def render(
             else:
                 simulated = ", after simulated answers"
             echo(
-                f"=== request {number}: {preview.task or 'task'} (about {preview.input_tokens} "
-                f"tokens{simulated})"
+                f"=== request {number}: {preview.task or 'task'} (about "
+                f"{amount(preview.input_tokens, 'token')}{simulated})"
             )
             if preview.tools:
                 echo(f"tools: {', '.join(preview.tools)}")
@@ -336,7 +336,7 @@ def match(
         if candidates := shortlist(library, wanted, library.match(wanted)):
             echo(
                 "The words do not decide: `evaluator run --rerank` asks the model to choose one of "
-                f"{len(candidates)} templates, or none.",
+                f"{amount(len(candidates), 'template')}, or none.",
                 err=as_json,
             )
     elif not is_bare(wanted):

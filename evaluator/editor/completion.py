@@ -16,6 +16,7 @@ from lsprotocol import types
 
 from evaluator.authoring.portraits import description_of, signature
 from evaluator.editor.project import Document, Project
+from evaluator.errors.messages import amount
 from evaluator.interpreter.background import BACKGROUND_TOOLS
 from evaluator.interpreter.toolset import TASK_TOOLS
 from evaluator.language.filters import FILTER_NAMES, describe_filter
@@ -407,7 +408,9 @@ def _template_item(name: str, node: TopLevel) -> types.CompletionItem:
 
 def profile_items(project: Project) -> Iterator[types.CompletionItem]:
     for name, profile in project.profiles.items():
-        detail = f"{profile.backend}, {profile.model or 'no model'}, {profile.max_turns} turns"
+        detail = (
+            f"{profile.backend}, {profile.model or 'no model'}, {amount(profile.max_turns, 'turn')}"
+        )
         yield _item(name, Kinds.Value, detail, profile.description)
 
 

@@ -17,6 +17,7 @@ from evaluator.authoring.portraits import description_of, runs_programs, signatu
 from evaluator.editor.completion import binding_text, kinds_at, shape_text
 from evaluator.editor.names import Names
 from evaluator.editor.project import Document, Project, View
+from evaluator.errors.messages import amount
 from evaluator.language.filters import FILTER_NAMES, describe_filter
 from evaluator.library.scoping import Binding
 from evaluator.library.shapes import follow
@@ -138,7 +139,9 @@ def _of_name(project: Project, view: View, offset: int) -> _Shown | None:
         return (f"of `{signature(key[1], node)}`", *place) if node is not None else None
     if key[0] == "profile" and key[1] in project.profiles:
         profile = project.profiles[key[1]]
-        detail = f"{profile.backend}, {profile.model or 'no model'}, {profile.max_turns} turns"
+        detail = (
+            f"{profile.backend}, {profile.model or 'no model'}, {amount(profile.max_turns, 'turn')}"
+        )
         return f"profile `{key[1]}`: {detail}\n\n{profile.description}", *place
     return None
 

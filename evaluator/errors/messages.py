@@ -55,8 +55,13 @@ def amount(count: int, noun: str) -> str:
     if count != 1:
         if noun.endswith("ry"):
             noun = f"{noun[:-1]}ie"
-        noun += "es" if noun.endswith("ch") else "s"
+        noun += "es" if noun.endswith(("ch", "ss")) else "s"
     return f"{count:,} {noun}"
+
+
+def agree(count: int, singular: str, plural: str) -> str:
+    """The word that agrees with `count` things: `1 call was`, `2 calls were`."""
+    return singular if count == 1 else plural
 
 
 def minutes_text(seconds: float) -> str:

@@ -32,7 +32,7 @@ from evaluator.library.structure import host_in
 from evaluator.limits.call_limiter import CallLimiter, CallParking
 from evaluator.models.backend import Backend, ModelRequest, ModelResponse
 from evaluator.models.failures import clean
-from evaluator.models.key_transport import refuse_plain_http
+from evaluator.models.key_transport import check_port, refuse_plain_http
 from evaluator.models.prompt_cache import PromptCaches
 
 if TYPE_CHECKING:
@@ -406,6 +406,7 @@ def first_model(base_url: str, key: str | None, timeout_s: float = 0.3) -> str |
     import http.client
     import json
 
+    check_port(base_url, "the base URL")
     refuse_plain_http(base_url, bool(key))
     parts = urlsplit(base_url)
     if parts.scheme == "https":

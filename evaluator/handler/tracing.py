@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from evaluator import clock
 from evaluator.errors import ProviderError
-from evaluator.errors.messages import LOGGERS, Redacts, Subject, log
+from evaluator.errors.messages import LOGGERS, Redacts, Subject, amount, log
 from evaluator.errors.results import TaskError, Usage
 from evaluator.models.backend import ModelResponse
 
@@ -223,7 +223,7 @@ def _describe_sample(result: Any) -> tuple[int, str]:
 
 
 def _describe_batch(ended: Any) -> tuple[int, str]:
-    return DEBUG, f"{ended.state}, {ended.ran} samples ran"
+    return DEBUG, f"{ended.state}, {amount(ended.ran, 'sample')} ran"
 
 
 def _tokens(usage: Usage) -> str:

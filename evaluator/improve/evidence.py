@@ -30,7 +30,7 @@ from evaluator.batch.reading import open_batch
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.batch.run import run_plan
 from evaluator.errors import RecordError, UsageError
-from evaluator.errors.messages import visible
+from evaluator.errors.messages import amount, visible
 from evaluator.files.atomic import write_atomic
 from evaluator.improve.decide import Outcome, count_look
 from evaluator.improve.edits import Edit, EditError, apply_edits, edit_to_dict, read_edit
@@ -328,7 +328,7 @@ class Live(Recorded):
         """What the proposer answers; None without a usable answer."""
         path = self.folder / BATCHES / place
         if not is_complete(path) or _provider_failure(path) is not None:
-            self._notice(f"asking for {self._wanted} proposals")
+            self._notice(f"asking for {amount(self._wanted, 'proposal')}")
             await self._run(
                 path,
                 TEMPLATE,

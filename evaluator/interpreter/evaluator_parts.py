@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from evaluator.errors import ConfigurationError, RecordError, UsageError
-from evaluator.errors.messages import LOGGER, type_of, visible
+from evaluator.errors.messages import LOGGER, amount, type_of, visible
 from evaluator.fields import Natural, accept
 from evaluator.files.locations import given_path
 from evaluator.handler.config import HandlerConfig
@@ -498,7 +498,7 @@ class EvaluatorParts:
 
     def __repr__(self) -> str:
         return (
-            f"Evaluator({len(self.library.templates)} templates, "
+            f"Evaluator({amount(len(self.library.templates), 'template')}, "
             f"handler={self.services.default_profile.name!r})"
         )
 

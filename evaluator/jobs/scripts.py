@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from evaluator.errors import ToolError
+from evaluator.errors.messages import amount
 from evaluator.jobs.output import MAX_BYTES, Output, RedactedOutput
 from evaluator.jobs.tasks import End, TaskType, Work
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
@@ -187,7 +188,7 @@ def _end_of(end: ProcessEnd) -> End:
     """The end of a task that was this process."""
     reason = _REASONS.get(end.reason)
     if end.survivors:
-        left = f"{end.survivors} processes of another user could not be killed"
+        left = f"{amount(end.survivors, 'process')} of another user could not be killed"
         reason = f"{reason}; {left}" if reason else left
     status = "failed"
     if end.reason == "killed":

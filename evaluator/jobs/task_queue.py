@@ -15,7 +15,7 @@ from typing import Any
 
 from evaluator import clock
 from evaluator.errors import EvaluatorError, RecordError, UsageError
-from evaluator.errors.messages import visible
+from evaluator.errors.messages import amount, visible
 from evaluator.errors.results import Outcome
 from evaluator.files.atomic import locked_file
 from evaluator.files.open_below import open_private_folder
@@ -346,9 +346,9 @@ class TaskQueue(QueueView):
         workers = limit if workers is None else workers
         if not 1 <= workers <= limit:
             raise UsageError(
-                f"{workers} workers, but the queue runs at most {limit} entries at once "
-                "(maxConcurrent); "
-                "change one of them"
+                f"{amount(workers, 'worker')}, but the queue runs at most "
+                f"{amount(limit, 'entry')} at once (maxConcurrent); start fewer, or change "
+                "maxConcurrent: --max-concurrent, in Python configure(max_concurrent=…)"
             )
         if unfinished not in ON_UNFINISHED:
             raise UsageError(

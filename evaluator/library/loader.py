@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from evaluator.errors import Diagnostic, TemplateError, UsageError
-from evaluator.errors.messages import cut, did_you_mean, limited_hints, type_of
+from evaluator.errors.messages import agree, amount, cut, did_you_mean, limited_hints, type_of
 from evaluator.files.locations import shipped as shipped_folder
 from evaluator.library.calls import calls_of, reachable, roles_of
 from evaluator.library.checks import errors_of, in_order
@@ -208,7 +208,8 @@ class TemplateLibrary:
         wanted = name
         if name.endswith(".xml"):
             wanted = Path(name).stem
-        return did_you_mean(wanted, known, otherwise=f"{len(known)} templates are loaded") or ""
+        loaded = f"{amount(len(known), 'template')} {agree(len(known), 'is', 'are')} loaded"
+        return did_you_mean(wanted, known, otherwise=loaded) or ""
 
     def called_by(self, name: str) -> Mapping[str, str]:
         """The templates that a run of `name` may call, directly or through others: name → their
@@ -257,7 +258,9 @@ class TemplateLibrary:
         return len(self._state.templates)
 
     def __repr__(self) -> str:
-        return f"TemplateLibrary({len(self)} templates, {len(self.errors)} errors)"
+        return (
+            f"TemplateLibrary({amount(len(self), 'template')}, {amount(len(self.errors), 'error')})"
+        )
 
     def match(
         self, request: str | Node, limit: int = 5, *, without: Collection[str] = ()

@@ -17,6 +17,7 @@ from typing import Any
 from evaluator import clock
 from evaluator.alarms import alarms
 from evaluator.errors import CallRejected, LimitReached, MachineError
+from evaluator.errors.messages import amount
 from evaluator.errors.results import Usage
 
 WARN_AT = 0.8
@@ -395,9 +396,8 @@ class Budget:
     def _check_turns(self, limit: int) -> None:
         turns = self.usage.turns + self._reserved_turns
         if turns >= limit:
-            message = (
-                f"{self.owner} has used its {limit} turns; give its handler a higher max_turns"
-            )
+            used = amount(limit, "turn")
+            message = f"{self.owner} has used its {used}; give its handler a higher max_turns"
             raise LimitReached("turns", turns, limit=limit, message=message)
 
     def _check_cost(self, cost_usd: float | None, limit: float) -> None:

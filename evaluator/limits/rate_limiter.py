@@ -8,7 +8,6 @@ timer at the time at which it may begin.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable
 from math import inf
 
@@ -46,7 +45,7 @@ class RateLimiter:
         self._is_paused = False
         self._resting: set[asyncio.Future[None]] = set()
         self._samples = 0
-        self._starting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        self._starting: dict[asyncio.Future[None], Callable[[], int] | None] = {}
 
     # -- calls -------------------------------------------------------------------------------------
 
@@ -354,7 +353,8 @@ class RateLimiter:
                 return taken
         while True:
             start: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._starting[start] = None
+            self._starting[start] = places
+            self._start_samples()
             try:
                 await start
             except asyncio.CancelledError:
@@ -363,8 +363,8 @@ class RateLimiter:
                 self._starting.pop(start, None)
                 raise
             if places is not None and places() <= 0:
-                # The next end of a sample, or other limits, wake it again.
-                self.end_samples()
+                # It became less since. The next end of a sample, or other limits, wake it again.
+                self._samples -= 1
                 continue
             if self._starting:
                 return 1
@@ -381,8 +381,13 @@ class RateLimiter:
             self._start_samples()
 
     def _start_samples(self) -> None:
-        while self._starting and self.room():
-            start, _ = self._starting.popitem(last=False)
+        for start, places in list(self._starting.items()):
+            if not self.room():
+                return
+            # Who cannot start a sample now is not woken for it, and keeps nobody waiting.
+            if places is not None and places() <= 0:
+                continue
+            del self._starting[start]
             if not start.done():
                 self._samples += 1
                 start.set_result(None)

@@ -52,7 +52,10 @@ class Hop(NamedTuple):
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             authorization = "Basic " + base64.b64encode(pair.encode()).decode("ascii")
-        return cls(host, parts.port or (443 if is_tls else 80), is_tls, authorization)
+        port = parts.port
+        if port is None:
+            port = 443 if is_tls else 80
+        return cls(host, port, is_tls, authorization)
 
     @property
     def address(self) -> str:
@@ -130,6 +133,16 @@ class Connection(asyncio.Protocol):
             return None
         start = place + len(name)
         return head[start : head.index(b"\r\n", start)].strip()
+
+    def _combined(self, name: bytes) -> bytes | None:
+        """The values of all fields of this name as one list, in lower case; None without one.
+
+        Source: RFC 9110, section 5.3.
+        """
+        if name not in self._lower_head:
+            return None
+        values = self._lower_head.split(name)[1:]
+        return b", ".join(value.partition(b"\r\n")[0].strip() for value in values)
 
     @property
     def is_done(self) -> bool:
@@ -290,8 +303,10 @@ class Connection(asyncio.Protocol):
             received = received.partition(b"\r\n\r\n")[2].lstrip()
         self._head = received[: received.index(b"\r\n\r\n") + 2]
         self._lower_head = self._head.lower()
-        encoding = self._field(b"\r\ncontent-encoding:")
-        if encoding is None or encoding == b"identity":
+        encoding = self._combined(b"\r\ncontent-encoding:")
+        if encoding is None or all(
+            coding.strip() == b"identity" for coding in encoding.split(b",")
+        ):
             self._has_head = True
         else:
             shown = clean(encoding.decode("latin-1"))

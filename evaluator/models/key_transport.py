@@ -38,6 +38,21 @@ def is_loopback(host: str | None) -> bool:
         return False
 
 
+def check_port(url: str, what: str) -> None:
+    """Raises: ConfigurationError, if the port of `url`, the address of `what`, is none that a
+    server can have.
+    """
+    try:
+        port = urlsplit(url).port
+    except ValueError as error:
+        raise ConfigurationError(f"{what} cannot be read: {error}") from error
+    if port == 0:
+        raise ConfigurationError(
+            f"{what} has the port 0, which no server has; name another port, or none for the usual "
+            "one"
+        )
+
+
 def may_carry_keys(url: str) -> bool:
     """Whether a key may be sent to `url`: it is https, or this machine."""
     try:
@@ -51,7 +66,7 @@ def proxy_of(url: str) -> str | None:
     """The proxy for `url` that the environment names (HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, except
     for the hosts of NO_PROXY); None without one, and always for this machine.
 
-    Raises: ConfigurationError, for a proxy that does not speak HTTP.
+    Raises: ConfigurationError, for a proxy that does not speak HTTP, or whose port is none.
     """
     from urllib import request
 
@@ -68,6 +83,7 @@ def proxy_of(url: str) -> str | None:
         return None
     if "://" not in proxy:
         proxy = f"http://{proxy}"
+    check_port(proxy, f"the proxy for {visible(parts.hostname or '')}")
     if urlsplit(proxy).scheme not in ("http", "https"):
         raise ConfigurationError(
             f"the proxy for {visible(parts.hostname or '')} is not an HTTP proxy; set "

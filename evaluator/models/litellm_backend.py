@@ -33,7 +33,7 @@ from evaluator.models.failures import (
     malformed,
 )
 from evaluator.models.gemini_batches import GeminiBatches
-from evaluator.models.key_transport import proxy_of, refuse_plain_http
+from evaluator.models.key_transport import check_port, proxy_of, refuse_plain_http
 from evaluator.models.litellm_errors import READ_FAILURES, causes, provider_error
 from evaluator.models.litellm_guard import (
     NO_KEY,
@@ -89,6 +89,7 @@ class LiteLLMBackend:
             )
         self._fixed: dict[str, Any] = {**(options or {}), "num_retries": 0, "max_retries": 0}
         if base_url is not None:
+            check_port(base_url, "the base URL")
             refuse_plain_http(base_url, bool(api_key))
             self._fixed["api_base"] = base_url
             # Without a key LiteLLM would send the provider's from the environment, to whatever

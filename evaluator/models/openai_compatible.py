@@ -38,7 +38,7 @@ from evaluator.models.failures import (
     retry_after,
 )
 from evaluator.models.http_client import Connection, HttpClient, too_large
-from evaluator.models.key_transport import proxy_of, refuse_plain_http
+from evaluator.models.key_transport import check_port, proxy_of, refuse_plain_http
 from evaluator.models.openai_batches import OpenAIBatches
 from evaluator.models.provider_batches import ProviderBatches
 from evaluator.models.request_encoder import RequestEncoder
@@ -320,13 +320,13 @@ def _checked_host(base_url: str) -> str:
     try:
         parts = urlsplit(base_url)
         host = parts.hostname
-        _ = parts.port
     except ValueError as exc:
         raise ConfigurationError(f"the base URL cannot be read: {exc}") from exc
     if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
         raise ConfigurationError(
             "the base URL must look like http://host:port/v1, without a query or a fragment"
         )
+    check_port(base_url, "the base URL")
     return host
 
 

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, cast
 
 from evaluator import clock
 from evaluator.errors import ConfigurationError, ProviderError
-from evaluator.errors.messages import type_of
+from evaluator.errors.messages import amount, type_of
 from evaluator.errors.results import Usage
 from evaluator.fields import NotNegative, Share, accept
 from evaluator.models.backend import (
@@ -145,7 +145,7 @@ class SimulatedBackend:
             return self._script(request)
         if self._next_item >= len(self._script):
             raise ProviderError(
-                f"the script of {len(self._script)} answers is used up", kind="other"
+                f"the script of {amount(len(self._script), 'answer')} is used up", kind="other"
             )
         self._next_item += 1
         return self._script[self._next_item - 1]

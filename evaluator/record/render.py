@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
-from evaluator.errors.messages import duration_text, visible
+from evaluator.errors.messages import amount, duration_text, visible
 from evaluator.record.conversation import RecordedConversation, conversations, json_text
 from evaluator.record.steps import Header, Recording, Resumption, Step, Summary
 
@@ -219,7 +219,8 @@ class _Renderer(Painter):
             retries = ""
         else:
             retries = f", {summary.retries} retried"
-        yield f"  {summary.steps} steps{planned}{retries} in {duration_text(summary.duration_s)}"
+        steps = amount(summary.steps, "step")
+        yield f"  {steps}{planned}{retries} in {duration_text(summary.duration_s)}"
         if summary.usage:
             usage = _usage_text(summary.usage)
         else:
@@ -288,10 +289,12 @@ def _resumption_text(resumption: Resumption) -> str:
 
 
 def tokens_text(usage: Mapping[str, Any] | None) -> str:
-    """Input and output tokens together; `?` where unknown, nothing where they were not counted."""
+    """Input and output tokens together; `?` where unknown, nothing where they were not counted. A
+    figure that is not there is 0, see `Usage.non_zero`.
+    """
     if usage is None:
         return ""
-    each = [usage.get("input_tokens"), usage.get("output_tokens")]
+    each = [usage.get("input_tokens", 0), usage.get("output_tokens", 0)]
     counts = [count for count in each if type(count) is int]
     if len(counts) == len(each):
         return f"{sum(counts):,}"
@@ -304,7 +307,7 @@ def cost_text(usage: Mapping[str, Any] | None, interrupted_calls: int = 0) -> st
     """
     if usage is None:
         return ""
-    text = _dollars(usage.get("cost_usd"))
+    text = _dollars(usage.get("cost_usd", 0))
     if interrupted_calls and text != "?":
         return f"at least {text}"
     return text

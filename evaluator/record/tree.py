@@ -188,7 +188,7 @@ def _figures(
     cost = cost_text(usage, interrupted_calls)
     figures = [duration_text(duration_s)]
     if tokens:
-        figures.append(f"{tokens} tokens")
+        figures.append(f"{tokens} token" + ("" if tokens == "1" else "s"))
     if cost and cost != "?":
         figures.append(cost)
     return figures

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from evaluator.errors import ToolError
+from evaluator.errors.messages import amount
 from evaluator.files.open_below import FILE
 from evaluator.models.backend import ToolSpec
 from evaluator.processes.concurrency import in_thread
@@ -162,7 +163,7 @@ def _lines_of(text: str, old: str) -> Iterator[int]:
 def _inserted(text: str, after: int, added: str, path: str) -> str:
     lines = file_access.lines_of(text)
     if after > len(lines):
-        raise ToolError(f"{path!r} has {len(lines)} lines; insert_line is {after}")
+        raise ToolError(f"{path!r} has {amount(len(lines), 'line')}; insert_line is {after}")
     before = "".join(lines[:after])
     behind = "".join(lines[after:])
     if before and not before.endswith("\n"):
@@ -178,7 +179,7 @@ def _view(access: FileAccess, path: str, view_range: list[int] | None) -> str:
             raise ToolError(f"{path!r} is a folder; view_range is for files")
         path = path.rstrip("/") or "/"
         return _cut(
-            [f"{path}/", *_tree(access, path)], lambda last, total: f"[{total - last} entries more]"
+            [f"{path}/", *_tree(access, path)], lambda last, total: f"[{total - last} more]"
         )
     first, last = view_range or (1, -1)
     if first < 1 or (last != -1 and last < first):
@@ -188,7 +189,7 @@ def _view(access: FileAccess, path: str, view_range: list[int] | None) -> str:
         )
     lines = file_access.lines_of(access.read_text(path).text)
     if first > max(len(lines), 1):
-        raise ToolError(f"{path!r} has {len(lines)} lines; view_range begins at {first}")
+        raise ToolError(f"{path!r} has {amount(len(lines), 'line')}; view_range begins at {first}")
     if not lines:
         return f"[{path} is empty]"
     wanted = [line.rstrip("\r\n") for line in lines[first - 1 : None if last == -1 else last]]

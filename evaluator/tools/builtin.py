@@ -8,6 +8,7 @@ from functools import cache
 from typing import Annotated, Any
 
 from evaluator.errors import ToolError
+from evaluator.errors.messages import amount
 from evaluator.processes.concurrency import in_thread
 from evaluator.processes.scripts import run_script as run_bounded
 from evaluator.tools import searching, writing
@@ -41,7 +42,9 @@ async def read_file(
         )
     )
     if start_line > max(found.total_lines, 1):
-        raise ToolError(f"{path!r} has {found.total_lines} lines; start_line is {start_line}")
+        raise ToolError(
+            f"{path!r} has {amount(found.total_lines, 'line')}; start_line is {start_line}"
+        )
     if not found.truncated:
         return found.text
     last = start_line + max_lines - 1

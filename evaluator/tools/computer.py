@@ -15,6 +15,7 @@ from typing import Any
 
 from evaluator import clock
 from evaluator.errors import ToolError
+from evaluator.errors.messages import amount
 from evaluator.models.backend import ToolSpec
 from evaluator.patterns import Pattern
 from evaluator.tools.arguments import check_action
@@ -180,7 +181,7 @@ class _Computer:
             stdin=text.replace("\n", "\r"),
             timeout_s=PROGRAM_S + _CHAR_S * len(text),
         )
-        return f"typed {len(text):,} characters"
+        return f"typed {amount(len(text), 'character')}"
 
     async def _hold(self, key: str, seconds: float, left: float) -> str:
         try:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from evaluator.errors import ToolError
+from evaluator.errors.messages import amount
 from evaluator.files.open_below import FILE, FOLDER, decode
 from evaluator.files.roots import (
     Roots,
@@ -277,9 +278,8 @@ class FileAccess:
             try:
                 for path in find_files(root, parts, denied=self.roots.denied()):
                     if len(found) == limit:
-                        raise ToolError(
-                            f"more than {limit} files match {pattern!r}; narrow the pattern"
-                        )
+                        files = amount(limit, "file")
+                        raise ToolError(f"more than {files} match {pattern!r}; narrow the pattern")
                     found.append(self.roots.name(index, [path]))
             finally:
                 os.close(root)

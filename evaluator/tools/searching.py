@@ -17,7 +17,7 @@ from typing import Any
 
 from evaluator import clock
 from evaluator.errors import ToolError
-from evaluator.errors.messages import visible
+from evaluator.errors.messages import amount, visible
 from evaluator.files.open_below import decode
 from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.patterns import BadPattern, compile_as_re
@@ -67,7 +67,7 @@ class SearchResult:
             counts += [f"{_files(self.refused)} skipped that may not be read"]
         notes = [", ".join(counts)]
         if self.full:
-            found = f"{len(self.matches)} matches"
+            found = f"{amount(len(self.matches), 'match')}"
             if len(self.matches) == 1:
                 found = "1 match"
             notes.append(f"stopped at {found}; there may be more, narrow the search")

@@ -255,7 +255,7 @@ def in_words(comparison: Comparison) -> str:
             ends = [-end for end in reversed(ends)]
         low, high = (f"{end:{digits}}".replace("-", "−") for end in ends)
         rows = f"95 %: {low} to {high}, {rows}"
-    flips = f"{len(comparison.gained):,} rows gained, {len(comparison.lost):,} lost"
+    flips = f"{amount(len(comparison.gained), 'row')} gained, {len(comparison.lost):,} lost"
     if difference.mean == 0:
         return f"b is as good as a ({rows}; {flips})."
     word = "better" if difference.mean > 0 else "worse"

@@ -61,7 +61,7 @@ def test_the_command_reports_a_save(tmp_path: Path) -> None:
     try:
         assert "watching 2 files" in process.stderr.readline()
         put(tmp_path, version="2")
-        assert "write: 1 of 1 cases as expected" in [
+        assert "write: 1 of 1 case as expected" in [
             process.stdout.readline().strip() for _ in range(2)
         ]
     finally:

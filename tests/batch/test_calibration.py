@@ -93,7 +93,7 @@ def test_people_are_measured_too_and_a_tie_counts_as_one_half(tmp_path: Path) ->
     people = found.people
     assert people is not None and people.labellers == ("ada", "bob")
     assert people.same == (people.alpha.n - 1) / people.alpha.n
-    assert "on 1 results labellers are split" in str(batch.summarise())
+    assert "on 1 result labellers are split" in str(batch.summarise())
 
 
 def test_values_are_corrected_where_each_label_has_one(tmp_path: Path) -> None:

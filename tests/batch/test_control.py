@@ -240,7 +240,7 @@ def test_errors_are_run_again_and_skipped_samples_too(batch: Batch) -> None:
     unknown = batch.send("skip", "nobody")
     assert unknown.state == "accepted"
     in_flight = batch.send("skip", "r1")
-    assert in_flight.state == "refused" and "1 are in flight" in in_flight.message
+    assert in_flight.state == "refused" and "1 is in flight" in in_flight.message
     assert batch.send("retry", "provider_failure").state == "accepted"
     batch.server.open()
     out, err = session.communicate(timeout=LONG_S)

@@ -348,3 +348,19 @@ def test_several_results_are_one_write_without_secrets(
     stored = list(BatchFolder.reader(tmp_path / "b").results())
     assert stored[:3] == given[:3]
     assert (stored[3].content, stored[3].parsed) == ("[redacted:API_KEY]", "nan")
+
+
+def test_the_name_of_the_results_is_on_the_disk_before_the_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[list[str]] = []
+    sync_folder = disk.sync_folder
+
+    def sync(folder: Path, dir_fd: int | None = None) -> None:
+        if Path(folder) == tmp_path / "b":
+            synced.append(sorted(os.listdir(folder)))
+        sync_folder(folder, dir_fd)
+
+    monkeypatch.setattr(disk, "sync_folder", sync)
+    with BatchFolder.create(tmp_path / "b"):
+        assert ["results.jsonl"] in synced

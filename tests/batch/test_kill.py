@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from evaluator import TaskStore
-from evaluator.batch import open_batch
+from evaluator.batch import control_batch, open_batch
 from evaluator.batch.folder import BatchFolder
 from tests.batch.killing import PROFILE, QUIZ, KillingServer
 from tests.cli.conftest import PROGRAM
@@ -137,11 +137,45 @@ def test_what_runs_of_changed_rows_have_used_is_spending_of_earlier_runs(
     (tmp_path / "rows.jsonl").write_text("\n".join(reversed(lines_before)))
     run(tmp_path, server, "twice", "killed", 12, False, "--changed", "run", codes=(-9,))
     run(tmp_path, server, "twice", "killed", None, False, "--changed", "run", codes=(0,))
-    batch = open_batch(tmp_path / "killed")
-    lines = [line.to_dict() for line in BatchFolder.reader(batch.folder).lines()]
-    used = [*lines, *batch.manifest["abandoned"]]
-    calls = sum(each["usage"]["turns"] + each["interrupted_calls"] for each in used)
-    assert batch.summarise().complete and calls == server.posts
+    assert open_batch(tmp_path / "killed").summarise().complete
+    assert counted_calls(tmp_path / "killed") == server.posts
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("how", ["skip", "limit"])
+def test_what_runs_of_samples_that_are_left_out_have_used_is_spending_of_earlier_runs(
+    server: KillingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setenv("EVALUATOR_TRUST", str(tmp_path))
+    write(tmp_path, server.server_port)
+    folder = tmp_path / "killed"
+    assert run(tmp_path, server, "twice", "killed", 30, after=False) == -9
+    answered_rows = {result.sample_id for result in open_batch(folder).results()}
+    left = [f"r{n}" for n in range(1, ROWS + 1) if f"r{n}" not in answered_rows]
+    options: list[str] = []
+    if how == "skip":
+        control_batch(folder, "skip", left, wait_s=0)
+    else:
+        first = next(n for n in range(1, ROWS + 1) if f"r{n}" in left)
+        options = ["--limit", str(first - 1)] if first > 1 else ["--offset", str(ROWS - 1)]
+    posts = server.posts
+    run(tmp_path, server, "twice", "killed", None, False, *options, codes=(0, 5))
+    summary = open_batch(folder).summarise()
+    assert summary.complete and server.posts == posts + (2 if options[:1] == ["--offset"] else 0)
+    assert counted_calls(folder) == server.posts
+    earlier = summary.replaced_spending
+    assert earlier is not None and earlier.interrupted_calls > 0
+    # Further sessions count the same, also one that does the samples after all.
+    for further in ([], ["--retry-errors"]):
+        run(tmp_path, server, "twice", "killed", None, False, *further, codes=(0, 5))
+        assert counted_calls(folder) == server.posts
+
+
+def counted_calls(folder: Path) -> int:
+    """The calls that the totals of a batch count, with those in flight at a kill."""
+    lines = [line.to_dict() for line in BatchFolder.reader(folder).lines()]
+    used = [*lines, *open_batch(folder).manifest["abandoned"]]
+    return sum(each["usage"].get("turns", 0) + each["interrupted_calls"] for each in used)
 
 
 @pytest.mark.timeout(1200)

@@ -161,7 +161,7 @@ def test_a_label_whose_text_has_changed_is_stale(tmp_path: Path) -> None:
         folder.append(dataclasses.replace(results[label.key], content="another answer"))
     after = batch.summarise().groups[0].calibrations["judge"]
     assert (after.share.labels, after.stale) == (39, 1)
-    assert "1 labels are stale, as the text has changed" in str(batch.summarise())
+    assert "1 label is stale, as the text has changed; it does not count" in str(batch.summarise())
 
 
 def test_another_verdict_of_the_judge_leaves_labels_valid(tmp_path: Path) -> None:

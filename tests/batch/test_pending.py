@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from evaluator import BatchResult, HandlerConfig
+from evaluator import BatchResult, HandlerConfig, Usage, run_batch, run_batch_sync
 from evaluator.batch import Cell, Identity, Sample, SampleResult, Variant, Verdict, open_batch
 from evaluator.batch import pending as batch_pending
 from evaluator.batch.folder import BatchFolder
@@ -23,7 +23,8 @@ from evaluator.batch.identity import (
 )
 from evaluator.batch.pending import PendingWork
 from evaluator.batch.rows import RowSource
-from tests.batch.conftest import ROWS, Calls, Run
+from tests.batch.conftest import ROWS, Calls, Run, Scripted
+from tests.conftest import MakeEvaluator
 
 SAMPLE = Sample("a", {"question": "Why?"})
 
@@ -197,6 +198,85 @@ def test_a_run_that_was_abandoned_is_continued_where_its_row_is_back(
     with BatchFolder.open(first.folder) as folder:
         folder.write_manifest({**folder.manifest(), "abandoned": stale})
     assert open_batch(first.folder).summarise().replaced_spending is None
+
+
+def test_a_run_that_was_to_replace_an_error_is_counted_where_the_error_stays(
+    run: Run, calls: Calls
+) -> None:
+    question = calls.otherwise
+    calls.otherwise = lambda _: 1 / 0
+    folder = run(ROWS[:2]).folder
+    calls.otherwise = question
+    retried = run(ROWS[:2], resume=True, retry_errors=True)
+    assert retried.summary.counts.passed == 2
+    used = retried.summary.spending.output_tokens
+    _lose_last_lines(folder, 2)
+    for _ in range(2):
+        again = run(ROWS[:2], resume=True)
+        earlier = again.summary.replaced_spending
+        assert again.is_complete and again.summary.counts.error == 2 and earlier is not None
+        assert earlier.output_tokens.total == used.total
+    retried = run(ROWS[:2], resume=True, retry_errors=True)
+    assert retried.summary.counts.passed == 2 and len(calls) == 4
+    assert retried.summary.spending.output_tokens == used
+
+
+@pytest.mark.parametrize("engine", ["local", "processes"])
+def test_a_session_has_not_used_what_runs_that_it_reads_back_had_used(
+    run: Run, calls: Calls, engine: str
+) -> None:
+    first = run(ROWS[:4])
+    used = first.ended.snapshot.usage
+    assert used.turns == 4
+    _lose_last_lines(first.folder, 2)
+    again = run(ROWS[:4], resume=True, engine=engine, workers=None if engine == "local" else 1)
+    assert again.is_complete and again.ended.ran == 2 and len(calls) == 4
+    assert again.ended.snapshot.usage == again.ended.snapshot.known_usage == Usage()
+    assert again.summary.spending.output_tokens == first.summary.spending.output_tokens
+
+
+def test_a_session_has_used_only_its_own_calls_of_a_task_that_it_continues(
+    make_evaluator: MakeEvaluator, calls: Calls, tmp_path: Path
+) -> None:
+    steps = (
+        f'<task type="atomic" name="{name}"><description>Ask</description>'
+        f"<instructions>{name} {{{{ question }}}}</instructions></task>"
+        for name in ("First", "Last")
+    )
+    twice = (
+        '<task name="twice" type="sequential"><description>Ask twice</description>'
+        '<inputs><input name="question" type="string" required="true">it</input></inputs>'
+        f"<steps>{''.join(steps)}</steps></task>"
+    )
+    evaluator = make_evaluator(twice, backend=Scripted(script=calls))
+    options: dict[str, Any] = {"evaluator": evaluator, "output": tmp_path / "batch"}
+    options |= {"scorers": ["exact"], "limits": {"concurrency": 1}}
+
+    async def main() -> None:
+        task = asyncio.ensure_future(run_batch("twice", ROWS[:2], **options))
+        calls.otherwise = lambda prompt: task.cancel() and "x" if len(calls) == 3 else "x"
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    before = len(calls)
+    calls.otherwise = lambda prompt: "x"
+    result = run_batch_sync("twice", ROWS[:2], resume=True, **options)
+    made = len(calls) - before
+    assert result.is_complete and (before, made) == (3, 1)
+    assert result.ended.snapshot.usage.turns == made
+    assert sum(each.usage.turns for each in result.results()) == 4
+    assert result.ended.snapshot.usage.output_tokens == made
+
+
+def _lose_last_lines(folder: Path, count: int) -> None:
+    """As a session that was killed before it wrote its last results."""
+    path = folder / "results.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-count]))
+    with BatchFolder.open(folder) as opened:
+        manifest = opened.manifest()
+        manifest["state"] = manifest["sessions"][-1]["state"] = "running"
+        opened.write_manifest(manifest)
 
 
 def test_the_usage_of_an_abandoned_run_stays_known_where_its_task_file_is_gone(

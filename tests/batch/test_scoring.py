@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from evaluator import BatchResult, Usage, UsageError
-from evaluator.batch import Stop, open_batch, score_batch_sync
+from evaluator.batch import Stop, control_batch, open_batch, score_batch_sync
 from evaluator.batch.display import NoDisplay
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.progress import Snapshot
@@ -156,6 +156,30 @@ def test_judges_of_changed_scorers_whose_scores_a_kill_lost_are_spending_of_earl
             assert summary.replaced_spending.scoring_input_tokens.total == used > 0
     (run_of_judge,) = open_batch(first.folder).manifest["abandoned"]
     assert run_of_judge["label"].startswith(lost["identity"] + "/")
+
+
+def test_a_judge_of_a_skipped_sample_is_spending_of_earlier_runs(
+    make_evaluator: MakeEvaluator, run: Run, calls: Calls
+) -> None:
+    judging = make_evaluator(QUIZ + JUDGE, backend=Scripted(script=calls))
+    calls.otherwise = lambda prompt: '{"score": 1}' if prompt.startswith("Judge") else "0"
+    first = run(ROWS[:1], evaluator=judging, scorers=[GRADED])
+    spending = first.summary.spending
+    assert spending.scoring_output_tokens.known > 0
+    path = first.folder / "results.jsonl"
+    path.write_bytes(b"")
+    with BatchFolder.open(first.folder) as folder:
+        manifest = folder.manifest()
+        manifest["state"] = manifest["sessions"][-1]["state"] = "running"
+        folder.write_manifest(manifest)
+    control_batch(first.folder, "skip", ["r0"], wait_s=0)
+    for _ in range(2):
+        skipped = run(ROWS[:1], evaluator=judging, scorers=[GRADED], resume=True).summary
+        assert skipped.complete and skipped.counts.error == 1
+        earlier = skipped.replaced_spending
+        assert earlier is not None
+        assert earlier.output_tokens.known == spending.output_tokens.known > 0
+        assert earlier.scoring_output_tokens.known == spending.scoring_output_tokens.known > 0
 
 
 def test_a_score_that_is_an_error_is_made_again(run: Run, score: Any, calls: Calls) -> None:

@@ -117,7 +117,7 @@ def test_results_are_grouped_by_a_field_of_their_metadata() -> None:
     ]
     summary = summarise(results, group_by="level")
     group = only(summary)
-    assert summary.notes[0] == "1 of 5 results have no 'level': they form the group (none)"
+    assert summary.notes[0] == "1 of 5 results has no 'level': they form the group (none)"
     assert (summary.with_group_by, summary.with_cluster) == (4, None)
     assert list(group.by) == ["(none)", "3", "easy", "hard"]
     assert (group.by["easy"].counts.error, group.by["easy"].accuracy.judged) == (1, 1)

@@ -252,7 +252,8 @@ def test_errors_make_a_threshold_incomplete_unless_they_are_allowed() -> None:
     summary = whole(results_of("ppeu"))
     result = one(summary, "accuracy >= 0.9")
     assert (
-        result.status is ThresholdStatus.INCOMPLETE and "1 of 4 results are errors" in result.reason
+        result.status is ThresholdStatus.INCOMPLETE
+        and "1 of 4 results is an error" in result.reason
     )
     assert (result.n, result.of) == (2, 4)
     assert one(summary, "accuracy >= 0.9", allow_errors=True).met

@@ -543,6 +543,67 @@ def test_results_of_another_batch_are_not_asked_for_again(
     assert server.twice == [] and len(server.ledger) == 5
 
 
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("is_deadline", [False, True], ids=["command", "deadline"])
+def test_another_batch_is_not_cancelled_at_the_provider(
+    server: ProviderServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    format: str,
+    is_deadline: bool,
+) -> None:
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}
+    other = server.new_job([("foreign", body)], format=format, metadata={"evaluator": "other"})
+    with_wrong_ids(
+        monkeypatch, OpenAIBatches if format == "openai" else AnthropicBatches, lambda: other.id
+    )
+    options: dict[str, Any] = {}
+    if is_deadline:
+        options["provider_batch_deadline"] = 0.000001
+    else:
+        advance = waves.Waves.advance
+
+        async def cancel_and_advance(self: waves.Waves) -> bool:
+            self.cancel()
+            return await advance(self)
+
+        monkeypatch.setattr(waves.Waves, "advance", cancel_and_advance)
+    server.takes_s = 10 * server.step_s
+    Batch(tmp_path / "b", server, format).run(**options)
+    assert other.cancelled is None and other.id in server.jobs
+    # Where the provider does not tell whose a batch is, it is known only when the other one ends.
+    assert server.operations.count("cancel") == (1 if format == "openai" else 0)
+    assert server.operations.count("create") == 1 and server.twice == []
+
+
+def test_the_end_of_a_batch_is_logged_once_while_its_answers_cannot_be_read(
+    server: ProviderServer, tmp_path: Path
+) -> None:
+    server.faults = [Fault("results", 503, times=5)]
+    batch = Batch(tmp_path / "b", server, "openai")
+    assert batch.run().is_complete and server.operations.count("results") > 5
+    log = (batch.folder / "batch" / "provider" / "log.jsonl").read_text().splitlines()
+    assert [json.loads(line)["event"] for line in log].count("ended") == 1
+
+
+@pytest.mark.parametrize("does_end", [False, True])
+def test_a_batch_that_does_not_end_in_time_is_cancelled(
+    server: ProviderServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does_end: bool
+) -> None:
+    server.takes_s = float("inf")
+    started = time.time()
+    monkeypatch.setattr(
+        clock, "wall", lambda: started + server.operations.count("get") * 10 * DAY_S
+    )
+    if not does_end:
+        monkeypatch.setattr(server, "tick", lambda job: None)
+    result = Batch(tmp_path / "b", server, "openai").run()
+    assert result.is_complete and all(job.cancelled for job in server.jobs.values())
+    # Half of the calls were answered until then, and half of the others in a further batch.
+    assert server.operations.count("cancel") == (2 if does_end else 1)
+    assert result.summary.counts.error == (1 if does_end else 4)
+
+
 @pytest.mark.parametrize("expires", [None, 0, 253_000_000_000])
 def test_a_batch_that_never_ends_is_waited_for_until_its_end_is_long_past(
     server: ProviderServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expires: int | None
@@ -557,6 +618,8 @@ def test_a_batch_that_never_ends_is_waited_for_until_its_end_is_long_past(
         return started + looks * DAY_S / 2
 
     monkeypatch.setattr(clock, "wall", wall)
+    # It is cancelled in the end, which has no effect.
+    monkeypatch.setattr(server, "tick", lambda job: None)
     result = Batch(tmp_path / "b", server, "openai").run()
     assert result.is_complete and cost(result) is None
     failures = [sample.failure for sample in result.results()]
@@ -702,7 +765,7 @@ def test_a_sample_that_waits_is_not_skipped(
     monkeypatch.setattr(server, "tick", tick_after_the_command)
     assert batch.run().is_complete
     (command,) = batch_status(folder).commands
-    assert command.state == "refused" and "1 are in flight" in command.message
+    assert command.state == "refused" and "1 is in flight" in command.message
     assert answers(batch.run())["r1"] == "2"
 
 
@@ -729,7 +792,7 @@ def test_a_sample_whose_provider_batch_is_over_is_run_again(
     monkeypatch.setattr(server, "tick", tick_after_the_command)
     result = batch.run()
     (command,) = batch_status(folder).commands
-    assert (command.state, command.message) == ("done", "1 samples were run again")
+    assert (command.state, command.message) == ("done", "1 sample was run again")
     assert answers(result) == {"r0": "1", "r1": "2"}
 
 
@@ -749,7 +812,7 @@ def test_a_paid_answer_is_not_skipped_in_a_later_session(
     if takes_s:
         assert (command.state, command.message[:17]) == ("refused", "2 are in flight: ")
     else:
-        assert (command.state, command.message[:17]) == ("done", "1 are in flight: ")
+        assert (command.state, command.message[:17]) == ("done", "1 is in flight: p")
     server.now += 2 * DAY_S
     server.fate = lambda custom_id, body: "succeeded"
     found = answers(batch.run())

@@ -238,7 +238,7 @@ def test_edits_of_scores_in_a_log_of_inspect_are_imported(
     judge = {"value": 1, "history": [{"value": "C", "provenance": provenance}]}
     sample = {"id": "s006", "epoch": 1, "scores": {"judge": judge}}
     (tmp_path / "log.json").write_text(json.dumps({"eval": {}, "samples": [sample]}, indent=1))
-    assert cli("label", "b", "--import", "log.json").out == "log.json: 1 labels\n"
+    assert cli("label", "b", "--import", "log.json").out == "log.json: 1 label\n"
 
 
 def test_a_log_of_inspect_that_cannot_be_read_is_refused(

@@ -63,7 +63,7 @@ def test_a_folder_is_indexed_asked_and_counted(
     monkeypatch.chdir(folder / "src")
     assert "\nferry.py  0." in command("query", "ferries").output
     said = command("stats").output
-    assert said.startswith(f"{folder}/.evaluator/memory.sqlite: 1 files, ")
+    assert said.startswith(f"{folder}/.evaluator/memory.sqlite: 1 file, ")
     assert [" ".join(line.split()) for line in said.splitlines()[2:]] == [
         f"root {folder} 1",
         "language python 1",
@@ -116,15 +116,15 @@ def test_in_a_repository_what_git_tracks_is_indexed_unless_said_otherwise(
 ) -> None:
     subprocess.run(["git", "init"], cwd=folder, check=True, capture_output=True)
     subprocess.run(["git", "add", "src"], cwd=folder, check=True, capture_output=True)
-    assert "1 files tracked by git" in command("index").output
-    assert "1 files tracked by git" in command("index", "src").output
+    assert "1 file tracked by git" in command("index").output
+    assert "1 file tracked by git" in command("index", "src").output
     assert "2 files found" in command("index", "--no-git").output
     # Its own folder is neither offered to git nor indexed.
     seen = subprocess.run(
         ["git", "status", "--porcelain"], cwd=folder, check=True, capture_output=True, text=True
     )
     assert ".evaluator" not in seen.stdout
-    assert "1 files tracked by git" in command("index", "--git").output
+    assert "1 file tracked by git" in command("index", "--git").output
 
 
 WRONG: list[tuple[list[str], type[Exception], str]] = [

@@ -84,7 +84,8 @@ def test_an_entry_is_added_done_shown_exported_and_archived(run, tmp_path):
         (("retry", "T-01"), "T-01 is pending; only a blocked entry can be retried"),
         (
             ("work", "--workers", "5", "--handler", "offline"),
-            "5 workers, but the queue runs at most 2",
+            r"5 workers, but the queue runs at most 2 entries at once \(maxConcurrent\); start fewer, or "
+            "change maxConcurrent: --max-concurrent",
         ),
         (("work", "--grader", "summarise", "--handler", "offline"), "needs the input 'document'"),
         (("import", "missing.json"), "missing.json: cannot be read"),

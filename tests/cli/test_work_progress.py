@@ -54,7 +54,7 @@ def test_work_is_counted_on_a_terminal_and_erased_at_its_end(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stderr", terminal)
-    with WorkProgress("reading", "rows", 3) as progress:
+    with WorkProgress("reading", "row", 3) as progress:
         assert list(progress.each("abc")) == ["a", "b", "c"]
     drawn = terminal.getvalue()
     assert "reading: 1 of 3 rows · 0:00" in drawn
@@ -69,9 +69,9 @@ def test_an_error_ends_the_display_and_is_raised(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sys, "stderr", terminal)
-    with pytest.raises(KeyboardInterrupt), WorkProgress("reading", "rows") as progress:
+    with pytest.raises(KeyboardInterrupt), WorkProgress("reading", "row") as progress:
         list(progress.each(stop()))
-    assert "reading: 1 rows" in terminal.getvalue()
+    assert "reading: 1 row" in terminal.getvalue()
     assert terminal.getvalue().endswith("\x1b[2K")
 
 
@@ -91,7 +91,7 @@ def test_nothing_is_shown(
     error = stream()
     monkeypatch.setattr(sys, "stderr", error)
     monkeypatch.setattr(common, "DELAY_S", delay_s)
-    with WorkProgress("reading", "rows", is_shown=is_shown) as shown:
+    with WorkProgress("reading", "row", is_shown=is_shown) as shown:
         assert list(shown.each("abc")) == ["a", "b", "c"]
     assert error is None or error.getvalue() == ""
 
@@ -117,9 +117,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("compare a b", "comparing: 1 of 6 results"),
         ("report a b", "writing the report: 1 of 6 results"),
         ("export a --format csv -o a.csv", "exporting: 1 of 3 results"),
-        ("memory index templates", "indexing: 1 files"),
-        ("lint templates", "loading templates: 1 files"),
-        ("templates", "loading templates: 1 files"),
+        ("memory index templates", "indexing: 1 file"),
+        ("lint templates", "loading templates: 1 file"),
+        ("templates", "loading templates: 1 file"),
     ],
 )
 def test_a_command_shows_long_work(

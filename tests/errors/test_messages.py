@@ -4,7 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from evaluator.errors.messages import correction, duration_text
+from evaluator.errors.messages import agree, amount, correction, duration_text
+from tests.tables import each_case
+
+
+@each_case(
+    ("count", "noun", "text"),
+    [
+        (0, "call", "0 calls"),
+        (1, "call", "1 call"),
+        (1_000, "more line", "1,000 more lines"),
+        (1, "batch", "1 batch"),
+        (2, "batch", "2 batches"),
+        (2, "entry", "2 entries"),
+        (2, "process", "2 processes"),
+    ],
+)
+def test_a_noun_agrees_with_its_count(count: int, noun: str, text: str) -> None:
+    assert amount(count, noun) == text
+    assert agree(count, "is", "are") == ("is" if count == 1 else "are")
 
 
 @pytest.mark.parametrize(

@@ -389,6 +389,18 @@ def test_a_choice_that_cannot_work_is_an_error_that_says_what_is_missing(config,
             HandlerConfig(name="p", base_url="ftp://m.example/v1", model="m"),
             "profile 'p': the base URL must look like",
         ),
+        (
+            {},
+            HandlerConfig(name="p", base_url="http://m.example:0/v1", model="m"),
+            "profile 'p': the base URL has the port 0",
+        ),
+        (
+            {},
+            HandlerConfig(
+                name="p", backend="litellm", base_url="https://m.example:0/v1", model="openai/m"
+            ),
+            "the base URL has the port 0",
+        ),
     ],
 )
 def test_a_key_or_an_address_that_cannot_be_used_names_its_variable_or_profile(
@@ -396,6 +408,16 @@ def test_a_key_or_an_address_that_cannot_be_used_names_its_variable_or_profile(
 ):
     with pytest.raises(ConfigurationError, match=says):
         ModelChooser(environ=environ, probe_local=False).choose(None, None, config)
+
+
+@pytest.mark.parametrize("port", ["0", "65536"])
+def test_a_proxy_with_a_port_that_no_server_has_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, port: str
+):
+    monkeypatch.setenv("https_proxy", f"http://proxy.example:{port}")
+    config = HandlerConfig(name="p", base_url="https://m.example/v1", model="m")
+    with pytest.raises(ConfigurationError, match=r"the proxy for m\.example"):
+        ModelChooser(environ={}, probe_local=False).choose(None, None, config)
 
 
 def test_a_blank_key_chooses_no_provider():

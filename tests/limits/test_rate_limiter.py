@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -482,6 +483,40 @@ def test_fewer_samples_start_if_there_are_fewer_places_after_the_wait():
         places = 2
         limiter.end_samples()
         assert (await start, limiter.room()) == (2, 3)
+
+    run(main())
+
+
+def test_callers_without_a_place_do_not_wake_each_other():
+    async def main() -> None:
+        limiter = RateLimiter(Pace(concurrency=4))
+        free = {"a": 0, "b": 0}
+        asked = 0
+
+        def places_of(name: str) -> int:
+            nonlocal asked
+            asked += 1
+            return free[name]
+
+        assert await limiter.start_samples(6) == 6
+        first, second = (
+            asyncio.ensure_future(limiter.start_samples(1, partial(places_of, name)))
+            for name in free
+        )
+        await asyncio.sleep(0)
+        # Both had a place when there was no room, and have none where there is room again.
+        limiter.end_samples(4)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert asked < 20 and not first.done() and not second.done()
+        # Who has no place keeps nobody waiting.
+        assert await limiter.start_samples() == 1
+        free["b"] = 1
+        limiter.end_samples()
+        assert await second == 1 and not first.done()
+        free["a"] = 1
+        limiter.end_samples()
+        assert await first == 1
 
     run(main())
 

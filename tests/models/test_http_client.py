@@ -213,6 +213,13 @@ def test_a_body_that_is_too_large_is_not_read_on() -> None:
             "malformed_response",
             "compressed (gzip)",
         ),
+        (
+            OK.replace(
+                b"OK\r\n", b"OK\r\nContent-Encoding: identity\r\nContent-Encoding: gzip\r\n"
+            ),
+            "malformed_response",
+            "compressed (identity, gzip)",
+        ),
         (b"HTTP/1.1 101 Up\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", "malformed_response", ""),
         (OK.replace(b"Length: 2", b"Length: 9"), "connection", "before the end of its answer"),
         (b"", "connection", "before the end of its answer"),
@@ -225,6 +232,11 @@ def test_an_answer_that_breaks_the_protocol_is_an_error(
         run(Script(answer, ends=True), post)
     assert (caught.value.kind, caught.value.maybe_billed) == (kind, True)
     assert message in caught.value.message
+
+
+def test_an_answer_that_is_encoded_as_it_is_is_read() -> None:
+    fields = b"OK\r\nContent-Encoding: identity\r\nX: y\r\ncontent-encoding: Identity\r\n"
+    assert run(Script(OK.replace(b"OK\r\n", fields)), post) == (200, b"ok")
 
 
 def test_a_limit_makes_further_requests_wait() -> None:

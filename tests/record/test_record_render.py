@@ -81,7 +81,7 @@ Step 2: sub  running
   args: {"task_id": 13}
 
 Summary  aborted
-  1 steps of 3 planned, 1 retried in 2 min 30 s
+  1 step of 3 planned, 1 retried in 2 min 30 s
   reason: the user said no
 
 warning: mind the gap
@@ -136,15 +136,17 @@ def test_a_run_without_an_end_tells_what_it_has_used_so_far() -> None:
     ("usage", "tokens", "cost"),
     [
         (None, "", ""),
-        ({}, "?", "?"),
+        # Records leave out what is 0.
+        ({}, "0", "$0"),
+        ({"input_tokens": 5, "cost_usd": None}, "5", "?"),
         ({"input_tokens": 1200, "output_tokens": 34, "cost_usd": 1234.5}, "1,234", "$1,234.50"),
         ({"input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}, "0", "$0"),
         ({"input_tokens": 5, "output_tokens": None, "cost_usd": None}, "?", "?"),
         ({"input_tokens": "5", "output_tokens": 1, "cost_usd": "1"}, "?", "?"),
-        ({"cost_usd": 0.0123}, "?", "$0.0123"),
-        ({"cost_usd": 1e-9}, "?", "<$0.000001"),
-        ({"cost_usd": 10**400}, "?", "?"),
-        ({"cost_usd": float("nan")}, "?", "?"),
+        ({"cost_usd": 0.0123}, "0", "$0.0123"),
+        ({"cost_usd": 1e-9}, "0", "<$0.000001"),
+        ({"cost_usd": 10**400}, "0", "?"),
+        ({"cost_usd": float("nan")}, "0", "?"),
     ],
 )
 def test_unknown_figures_are_never_shown_as_zero(usage: Any, tokens: str, cost: str) -> None:

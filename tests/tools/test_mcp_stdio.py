@@ -100,7 +100,7 @@ BIG_PNG = base64.b64encode(base64.b64decode(PNG).ljust(6_000_000, b"\0")).decode
         ),
         (
             {"content": [{"type": "image", "data": "no", "mimeType": "image/png"}]},
-            "[image, image/png, 1 bytes: not shown]",
+            "[image, image/png, 1 byte: not shown]",
         ),
         (
             {"content": [{"type": "image", "data": BIG_PNG, "mimeType": "image/png"}]},

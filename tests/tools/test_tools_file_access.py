@@ -290,7 +290,7 @@ def test_a_pattern_cannot_leave_the_root(root, pattern):
 
 
 def test_a_pattern_with_too_many_matches_is_an_error_and_not_a_part(root, monkeypatch):
-    with pytest.raises(ToolError, match="more than 1 files"):
+    with pytest.raises(ToolError, match="more than 1 file match"):
         FileAccess([root]).glob("**", limit=1)
     monkeypatch.setattr(roots, "MAX_VISITED", 2)
     with pytest.raises(ToolError, match="names would have to be examined"):

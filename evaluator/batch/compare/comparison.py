@@ -28,6 +28,7 @@ from evaluator.batch.summary.calibrated import CORRECTED_HEAD, CorrectedShare, c
 from evaluator.batch.summary.tables import UNKNOWN, Tabular, number
 from evaluator.batch.thresholds import ThresholdStatus
 from evaluator.errors import UsageError
+from evaluator.errors.messages import amount
 from evaluator.fields import JsonForm, to_dict
 from evaluator.lazy_dataclass import frozen
 
@@ -112,7 +113,9 @@ def other_differences(a: SideSamples, b: SideSamples, shared: Sequence[int]) -> 
         ("target", sum(a.target(sample) != b.target(sample) for sample in shared)),
     ):
         if differs:
-            yield f"the {what} of {differs:,} of {len(shared):,} samples on both sides differ"
+            yield (
+                f"the {what} of {differs:,} of {amount(len(shared), 'sample')} on both sides differ"
+            )
 
 
 def _scorers(a: SideSamples, b: SideSamples) -> Iterator[str]:
@@ -373,7 +376,7 @@ class Comparison(Tabular, JsonForm):
 
     def _lines(self) -> Iterator[str]:
         difference = self.difference
-        yield f"{self.n:,} of {self.of:,} samples make a pair, by {self.by}"
+        yield f"{self.n:,} of {amount(self.of, 'sample')} make a pair, by {self.by}"
         if difference.mean is None:
             yield "without a pair there is no difference"
         else:
@@ -522,7 +525,7 @@ def corrected_tables(found: Iterable[CorrectedComparison]) -> Iterator[Table]:
         if difference.mean is not None:
             lines.append(
                 f"b − a: {difference.mean:+.4g}, {_interval(difference)}, p = "
-                f"{number(difference.p)} ({difference.method}), {one.samples:,} samples"
+                f"{number(difference.p)} ({difference.method}), {amount(one.samples, 'sample')}"
             )
         if one.missing:
             lines.append(one.missing)

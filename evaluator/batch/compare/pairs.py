@@ -28,6 +28,7 @@ from evaluator.batch.statistics import (
     noise_floor,
 )
 from evaluator.errors import UsageError
+from evaluator.errors.messages import agree, amount
 from evaluator.language.syntax import has_markup
 from evaluator.lazy_dataclass import frozen
 from evaluator.store.columns import Interner
@@ -269,7 +270,11 @@ def _unfinished(declared: Declared, results: int) -> str:
     if declared.total is None:
         reasons.append("the total number of results is unknown")
     elif declared.total > results:
-        reasons.append(f"{declared.total - results:,} of {declared.total:,} results are pending")
+        pending = declared.total - results
+        reasons.append(
+            f"{pending:,} of {amount(declared.total, 'result')} {agree(pending, 'is', 'are')} "
+            "pending"
+        )
     return "; ".join(reasons)
 
 
@@ -378,7 +383,8 @@ def _cluster_warnings(
         raise UsageError(f"no pair has {cluster!r} in side a's metadata, {purpose}; {hint}")
     if without:
         yield (
-            f"{without:,} of {len(found):,} pairs have no {cluster!r}: each is a cluster of its own"
+            f"{without:,} of {amount(len(found), 'pair')} {agree(without, 'has', 'have')} no "
+            f"{cluster!r}: each is a cluster of its own"
         )
     if count < FEW_CLUSTERS:
         yield (

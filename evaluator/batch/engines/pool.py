@@ -462,7 +462,7 @@ class Pool:
             # If the node can start another process, it is not the node that was lost: the sample is
             # the cause.
             if job is member.alone and await _succeeds(replacement):
-                self._run.hand_in(WorkResult(job.work, crash_result(job)))
+                self._run.hand_in(WorkResult(job.work, crash_result(job, self._store)))
             elif job is member.alone or job.lost >= SUSPECT_AFTER:
                 self._suspects.append(job)
             else:

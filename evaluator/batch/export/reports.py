@@ -32,6 +32,7 @@ from evaluator.batch.export.result_table import as_text
 from evaluator.batch.records import SampleResult, Score, Verdict
 from evaluator.batch.statistics import Estimate
 from evaluator.batch.summary import GroupSummary
+from evaluator.errors.messages import agree, amount
 from evaluator.lazy_dataclass import dataclass
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -180,7 +181,9 @@ def _incomplete(results: Mapping[tuple[str, str], int], about: About) -> dict[tu
     found: dict[tuple[str, str], str] = {}
     for key, (pending, count) in counted.items():
         if pending > 0:
-            reasons = [f"{pending:,} of {count:,} results are pending"]
+            reasons = [
+                f"{pending:,} of {amount(count, 'result')} {agree(pending, 'is', 'are')} pending"
+            ]
         else:
             reasons = []
         if about.unfinished and (pending > 0 or key != whole or not results):

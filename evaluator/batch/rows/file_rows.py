@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, cast
 
 from evaluator.batch.rows.object_rows import RowError, Rows, read_objects
-from evaluator.errors.messages import MAX_DIGITS, json_problem, shortened
+from evaluator.errors.messages import MAX_DIGITS, amount, json_problem, shortened
 from evaluator.files.open_below import hole_problem
 from evaluator.files.project_code import import_extra
 from evaluator.language.scopes import describe
@@ -455,7 +455,7 @@ def _uneven(path: Path, line: int, fields: list[str], header: list[str]) -> RowE
         hint = "quote a field that contains a delimiter"
     else:
         hint = f"{header[len(fields)]!r} is missing"
-    message = f"{len(fields)} fields, but the header has {len(header)}; {hint}"
+    message = f"{amount(len(fields), 'field')}, but the header has {len(header)}; {hint}"
     return RowError(message, source=str(path), line=line)
 
 

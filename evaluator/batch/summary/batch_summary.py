@@ -33,6 +33,7 @@ from evaluator.batch.summary.tables import (
     percent,
     percent_interval,
 )
+from evaluator.errors.messages import amount as counted
 from evaluator.errors.messages import duration_text
 from evaluator.fields import JsonForm, Key, to_dict
 from evaluator.lazy_dataclass import frozen
@@ -223,7 +224,7 @@ def outcome_table(title: str, parts: Mapping[str, Part], first: str) -> Table:
 def spending_lines(spending: Spending) -> Iterable[str]:
     yield cost_line(spending)
     if spending.cached_calls:
-        cached = f", {spending.cached_calls:,} calls from the cache"
+        cached = f", {counted(spending.cached_calls, 'call')} from the cache"
     else:
         cached = ""
     if spending.interrupted_calls:
@@ -280,8 +281,10 @@ def _money(amount: Amount, *, is_bound: bool = False) -> str:
         bound = "at least " if is_bound else ""
         return f"{bound}${amount.known:.4f}"
     if not amount.known_for:
-        return f"unknown for all {amount.of:,} results"
-    return f"at least ${amount.known:.4f}, known for {amount.known_for:,} of {amount.of:,} results"
+        results = counted(amount.of, "result")
+        return f"unknown for {'all ' if amount.of != 1 else ''}{results}"
+    results = counted(amount.of, "result")
+    return f"at least ${amount.known:.4f}, known for {amount.known_for:,} of {results}"
 
 
 def _tokens(amount: Amount) -> str:
@@ -431,12 +434,12 @@ class BatchSummary(Tabular, JsonForm):
     def _lines(self) -> Iterable[str]:
         counts = self.counts
         if counts.pending is None:
-            results = f"{counts.results:,} results (total unknown)"
+            results = f"{counted(counts.results, 'result')} (total unknown)"
         else:
-            results = f"{counts.results:,} of {counts.total:,} results"
+            results = f"{counts.results:,} of {counted(counts.total, 'result')}"
         so_far = "" if counts.pending == 0 else " so far"
         yield (
-            f"{results}, of {self.samples:,} samples{so_far}: {counts.passed:,} passed, "
+            f"{results}, of {counted(self.samples, 'sample')}{so_far}: {counts.passed:,} passed, "
             f"{counts.failed:,} failed, {counts.error:,} error, {counts.unscored:,} unscored"
         )
         yield from self.notes

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from evaluator.batch.statistics import Agreement, Estimate, JudgeCounts, JudgeRates
 from evaluator.batch.summary.tables import UNKNOWN, Table, number, percent, percent_interval
+from evaluator.errors.messages import agree, amount
 from evaluator.fields import MERGED, JsonForm
 from evaluator.lazy_dataclass import frozen
 
@@ -204,13 +205,20 @@ def _label_lines(found: Calibration) -> Iterable[str]:
     if found.share.missing:
         yield found.share.missing
     if found.stale:
-        yield f"{found.stale:,} labels are stale, as the text has changed; they do not count"
+        labels = f"{amount(found.stale, 'label')} {agree(found.stale, 'is', 'are')}"
+        yield f"{labels} stale, as the text has changed; {_not_counted(found.stale)}"
     if found.undecided:
-        yield f"{found.undecided:,} labels do not decide; they do not count"
+        labels = f"{amount(found.undecided, 'label')} {agree(found.undecided, 'does', 'do')}"
+        yield f"{labels} not decide; {_not_counted(found.undecided)}"
     if found.unjudged:
-        yield f"{found.unjudged:,} labelled results have no verdict of the judge"
+        results = amount(found.unjudged, "labelled result")
+        yield f"{results} {agree(found.unjudged, 'has', 'have')} no verdict of the judge"
     if found.split:
-        yield f"on {found.split:,} results labellers are split; each counts as one half"
+        yield f"on {amount(found.split, 'result')} labellers are split; each counts as one half"
+
+
+def _not_counted(labels: int) -> str:
+    return f"{agree(labels, 'it does', 'they do')} not count"
 
 
 def _interval(found: Agreement) -> str:

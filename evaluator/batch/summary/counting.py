@@ -53,6 +53,7 @@ from evaluator.batch.summary.parts import (
 )
 from evaluator.batch.summary.rows import ABSENT, FAULTY, NONE, UNSCORED, VALUED, VERDICTS
 from evaluator.errors import UsageError
+from evaluator.errors.messages import agree, amount
 from evaluator.language.syntax import has_markup
 from evaluator.store.columns import Column
 
@@ -485,8 +486,8 @@ def _notes(
         yield f"not finished: {unfinished}"
     if counts.pending:
         yield (
-            f"{counts.pending:,} of {counts.total:,} results are pending: every number may "
-            "still change"
+            f"{counts.pending:,} of {amount(counts.total, 'result')} "
+            f"{agree(counts.pending, 'is', 'are')} pending: every number may still change"
         )
     for name, known, otherwise in (
         (cluster, columns.with_cluster, "each is clustered with its sample"),
@@ -499,9 +500,10 @@ def _notes(
         elif known == 0:
             yield f"no result has {name!r} in its metadata; {nearest_field(name, columns.fields)}"
         else:
+            unknown = len(columns) - known
             yield (
-                f"{len(columns) - known:,} of {len(columns):,} results have no {name!r}: "
-                f"{otherwise}"
+                f"{unknown:,} of {amount(len(columns), 'result')} {agree(unknown, 'has', 'have')} "
+                f"no {name!r}: {otherwise}"
             )
     cluster_counts = [count for group in groups if (count := group.cluster_count()) is not None]
     if columns.with_cluster != 0 and cluster_counts and min(cluster_counts) < FEW_CLUSTERS:
@@ -514,9 +516,10 @@ def _notes(
             "intervals are approximate"
         )
     if columns.replaced_count:
-        yield (
-            f"{columns.replaced_count:,} earlier results were replaced by later ones of the "
-            "same sample"
-        )
+        replaced = amount(columns.replaced_count, "earlier result")
+        were = agree(columns.replaced_count, "was", "were")
+        yield f"{replaced} {were} replaced by later ones of the same sample"
     if columns.left_out_count:
-        yield f"{columns.left_out_count:,} more results are not part of what the batch asks for now"
+        left_out = amount(columns.left_out_count, "more result")
+        are = agree(columns.left_out_count, "is", "are")
+        yield f"{left_out} {are} not part of what the batch asks for now"

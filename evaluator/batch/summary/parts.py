@@ -29,6 +29,7 @@ from evaluator.batch.statistics import (
     panel_flips,
 )
 from evaluator.batch.summary.calibrated import Calibration
+from evaluator.errors.messages import agree, amount
 from evaluator.fields import MERGED, JsonForm, Key
 from evaluator.lazy_dataclass import frozen
 
@@ -402,7 +403,7 @@ def interrupted_text(calls: int) -> str:
     """Why amounts are lower bounds, for a person; empty without such calls."""
     if not calls:
         return ""
-    what = "1 call was" if calls == 1 else f"{calls:,} calls were"
+    what = f"{amount(calls, 'call')} {agree(calls, 'was', 'were')}"
     return f"{what} in flight when a process ended and may be billed too"
 
 

@@ -32,7 +32,7 @@ from evaluator.batch.thresholds.language import (
     Threshold,
 )
 from evaluator.errors import UsageError
-from evaluator.errors.messages import duration_text, listed
+from evaluator.errors.messages import agree, amount, duration_text, listed
 from evaluator.lazy_dataclass import frozen
 
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
@@ -246,13 +246,14 @@ def _judged(
         reasons = []
     if threshold.metric != "pending":
         if pending:
-            reasons.append(f"{pending:,} results are pending")
+            reasons.append(f"{amount(pending, 'result')} {agree(pending, 'is', 'are')} pending")
         elif pending is None:
             reasons.append(_TOTAL_UNKNOWN)
     errors = max(counts.error, found.faults)
     if errors and not errors_allowed and threshold.metric not in _ALWAYS_KNOWN:
         reasons.append(
-            f"{errors:,} of {counts.results:,} results are errors, and they are not allowed"
+            f"{errors:,} of {amount(counts.results, 'result')} "
+            f"{agree(errors, 'is an error', 'are errors')}, and errors are not allowed"
         )
     if threshold.metric not in _WITHOUT_SCORES:
         reasons += _unscored_answers(summary if group is None else group, threshold.scorer)
@@ -295,7 +296,8 @@ def _unscored_answers(holder: BatchSummary | GroupSummary, scorer: str | None) -
             if scorer in (None, name):
                 waiting[name] += found.waiting
     return [
-        f"{count:,} answers are not scored by {name} yet: run evaluator score again"
+        f"{amount(count, 'answer')} {agree(count, 'is', 'are')} not scored by {name} yet: run "
+        "evaluator score again"
         for name, count in waiting.items()
         if count
     ]

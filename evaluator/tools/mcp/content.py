@@ -16,7 +16,7 @@ from dataclasses import field
 from typing import Any, cast
 
 from evaluator.errors import ConfigurationError, ToolError
-from evaluator.errors.messages import did_you_mean, listed, visible
+from evaluator.errors.messages import amount, did_you_mean, listed, visible
 from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.models.attachments import MAX_BYTES_TOGETHER, Attachment
 from evaluator.patterns import Pattern
@@ -237,7 +237,7 @@ def _text_of_resource(resource: Any) -> str:
 
 
 def _size(base64: str) -> str:
-    return f"{len(base64.rstrip('=')) * 3 // 4:,} bytes"
+    return amount(len(base64.rstrip("=")) * 3 // 4, "byte")
 
 
 def text_of_contents(result: Any) -> str:

@@ -425,6 +425,9 @@ async def a_sample_that_ends_its_process_each_time_is_an_error(bench: Bench) -> 
     ]
     assert crashed.sample_id == "s3" and crashed.failure is not None
     assert "ended unexpectedly" in crashed.failure.message
+    if crashed.task_id is not None:
+        # It was answered once, and its scorer ended the process.
+        assert (crashed.usage.turns, crashed.interrupted_calls) == (1, 0)
     # Steps that were complete before each of the three ends are not repeated.
     assert bench.server.asked["question 3"] == 1 and max(bench.server.asked.values()) <= 3
 
