@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from evaluator.errors import Diagnostic, ExpressionError, TemplateError, UsageError
@@ -31,6 +32,7 @@ from evaluator.nodes import Atomic, Example, Input, OutputFormat, Text, Turn
 from evaluator.nodes.values import VALUE_TYPES
 from evaluator.output.schema import schema_text
 
+_content_of = itemgetter(1)
 MAX_SHOTS = 64
 """Texts of few-shot examples that are kept for each task."""
 
@@ -164,7 +166,7 @@ async def build_messages(
         attachments = attachments_of(items)
         if context := format_items(items):
             shown = f"{context}\n\n"
-    beginning = [content for _, content in before]
+    beginning = list(map(_content_of, before))
     beginning.append(shown)
     same = prompt.beginning.count(beginning)
     if same is None:

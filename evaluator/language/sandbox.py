@@ -33,8 +33,10 @@ from evaluator.nodes import Expression, Span, Text
 
 
 @lru_cache(CACHE_SIZE)
-def compiled_text(value: str) -> Execute:
-    """Returns the closure that writes a text. Raises: LocatedError."""
+def compiled_text(value: str) -> Execute | None:
+    """Returns the closure that writes a text; None for literal text. Raises: LocatedError."""
+    if not has_markup(value):
+        return None
     plain = plain_text(value)
     if plain is not None:
         return plain
@@ -75,19 +77,15 @@ def render_sync(text: Text, scope: Scope) -> str:
     Raises: ExpressionError, located, for whatever cannot be resolved, a call of a function template
     included; SandboxError, its subclass, for what is forbidden or passes the bounds.
     """
-    if has_markup(text.value):
-        return _write(text, Rendering(scope))
-    return text.value
+    return _write(text, scope)
 
 
 async def render(text: Text, scope: Scope, *, functions: FunctionCaller | None = None) -> str:
     """Does the same as `render_sync`, with calls of function templates awaited through
     `functions`.
     """
-    if not has_markup(text.value):
-        return text.value
     if functions is None:
-        return _write(text, Rendering(scope))
+        return _write(text, scope)
     return await _awaiting(text, _write, scope=scope, functions=functions)
 
 
@@ -130,7 +128,7 @@ _VALUE = Text("{{ value }}", Span())
 
 def evaluate_expression_sync(expression: Expression, scope: Scope) -> Any:
     """Returns an expression's value, as plain data. Raises as `render_sync` does."""
-    return _evaluate(expression.source, Rendering(scope))
+    return _evaluate(expression.source, scope)
 
 
 async def evaluate_expression(
@@ -144,16 +142,20 @@ async def evaluate_expression(
     return await _awaiting(expression.source, _evaluate, scope=scope, functions=functions)
 
 
-def _write(text: Text, run: Rendering) -> str:
+def _write(text: Text, scope: Scope, results: list[Any] | None = None) -> str:
     out: list[str] = []
     try:
-        compiled_text(text.value)(run, out)
+        execute = compiled_text(text.value)
+        if execute is None:
+            return text.value
+        execute(Rendering(scope, results), out)
     except CAUGHT as error:
         _raise_in(text, error)
     return "".join(out)
 
 
-def _evaluate(text: Text, run: Rendering) -> Any:
+def _evaluate(text: Text, scope: Scope, results: list[Any] | None = None) -> Any:
+    run = Rendering(scope, results)
     try:
         value = compiled_expression(text.value)(run)
         measure(run, value)  # only plain data within the bounds may leave the text
@@ -171,13 +173,13 @@ def _raise_in(text: Text, error: Exception) -> NoReturn:
 
 
 async def _awaiting(
-    text: Text, work: Callable[[Text, Rendering], T], scope: Scope, functions: FunctionCaller
+    text: Text, work: Callable[[Text, Scope, list[Any]], T], scope: Scope, functions: FunctionCaller
 ) -> T:
     """Starts again each time a call has returned its result; a call is never made twice."""
     results: list[Any] = []
     while True:
         try:
-            return work(text, Rendering(scope, results))
+            return work(text, scope, results)
         except PendingCall as pending:
             call = pending
         span = text.locate(call.offset)

@@ -268,11 +268,8 @@ class Budget:
     def check_time(self) -> None:
         """Raises: LimitReached, if the time of this scope or one above is used up."""
         for scope in (self, *self._above):
-            scope._check_own_time()
-
-    def _check_own_time(self) -> None:
-        if self.timeout_s is not None and self.elapsed_s() >= self.timeout_s:
-            raise self.time_is_up()
+            if scope.timeout_s is not None and scope.elapsed_s() >= scope.timeout_s:
+                raise scope.time_is_up()
 
     def time_is_up(self) -> LimitReached:
         """The error of a scope whose time is used up."""
@@ -353,12 +350,13 @@ class Budget:
         scopes = (self, *self._above)
         cost = cost_usd or 0.0
         for scope in scopes:
-            if scope.max_turns is not None:
-                scope._check_turns(scope.max_turns)
+            limit = scope.max_turns
+            if limit is not None and scope.usage.turns + scope._reserved_turns >= limit:
+                raise scope._out_of_turns(limit)
             if scope.max_cost_usd is not None:
                 scope._check_cost(cost_usd, scope.max_cost_usd)
-            if scope.timeout_s is not None:
-                scope._check_own_time()
+            if scope.timeout_s is not None and scope.elapsed_s() >= scope.timeout_s:
+                raise scope.time_is_up()
         for scope in scopes:
             scope._reserved_turns += 1
             scope._reserved_cost += cost
@@ -393,12 +391,11 @@ class Budget:
                     f"been billed (${spent:.6f} spent at most)",
                 )
 
-    def _check_turns(self, limit: int) -> None:
+    def _out_of_turns(self, limit: int) -> LimitReached:
         turns = self.usage.turns + self._reserved_turns
-        if turns >= limit:
-            used = amount(limit, "turn")
-            message = f"{self.owner} has used its {used}; give its handler a higher max_turns"
-            raise LimitReached("turns", turns, limit=limit, message=message)
+        used = amount(limit, "turn")
+        message = f"{self.owner} has used its {used}; give its handler a higher max_turns"
+        return LimitReached("turns", turns, limit=limit, message=message)
 
     def _check_cost(self, cost_usd: float | None, limit: float) -> None:
         spent = self._max_spent

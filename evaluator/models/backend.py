@@ -136,10 +136,6 @@ class Hints:
     schema: str | None = None
     target: str | None = None
 
-    def with_row(self, inputs: Mapping[str, Any], target: str | None) -> Hints:
-        """The hints for one row of the same task."""
-        return Hints(self.task, self.examples, inputs, self.output_type, self.schema, target)
-
 
 @frozen
 class CacheMark:

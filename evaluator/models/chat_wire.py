@@ -243,7 +243,7 @@ def read_completion(data: Any, secrets: tuple[str, ...] = ()) -> ModelResponse:
     """
     if not isinstance(data, dict):
         raise malformed("the response is not a JSON object")
-    if (error := error_in_body(data, secrets=secrets)) is not None:
+    if data.get("error") and (error := error_in_body(data, secrets=secrets)) is not None:
         raise error
     choices = data.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):

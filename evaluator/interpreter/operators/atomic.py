@@ -124,7 +124,15 @@ async def run_atomic(run: Run, task: Atomic, bound: BoundTask) -> Outcome:
         plan = atomic.plans.get(id(choice))
         if plan is None or plan.config is not config:
             plan = atomic.plans[id(choice)] = plan_session(config, choice, (), atomic.schema)
-    hints = atomic.hints.with_row(bound.values, run.options.target)
+    about = atomic.hints
+    hints = Hints(
+        about.task,
+        about.examples,
+        bound.values,
+        about.output_type,
+        about.schema,
+        run.options.target,
+    )
     _note_model(run, task, choice, bound=bound)
     handler = open_handler(run, bound, plan, tools=tools, hints=hints)
     warnings: dict[str, None] = {}
