@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, run_batch_sync
+from evaluator import Evaluator, clock, run_batch_sync
 from evaluator.cli import common, main
 from evaluator.cli.common import WorkProgress
 
@@ -54,6 +54,7 @@ def test_work_is_counted_on_a_terminal_and_erased_at_its_end(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(clock, "monotonic", lambda: 0.0)
     with WorkProgress("reading", "row", 3) as progress:
         assert list(progress.each("abc")) == ["a", "b", "c"]
     drawn = terminal.getvalue()
