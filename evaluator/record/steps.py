@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, fields
-from functools import lru_cache
 from json import encoder
 from typing import Any, Literal, Protocol, cast
 
@@ -366,17 +366,20 @@ def json_pieces(
 _canonical = json_pieces((",", ":"), ascii_only=True, sort_keys=True)
 
 
-@lru_cache(maxsize=1)
-def _sorted_dumps() -> tuple[Callable[[Any, None, int], bytes], int]:
-    # Commands that run nothing do not need orjson.
-    from orjson import (
-        OPT_PASSTHROUGH_DATACLASS,
-        OPT_PASSTHROUGH_DATETIME,
-        OPT_SORT_KEYS,
-        dumps,
+def _by_orjson(value: Any) -> bytes | None:
+    """`value` as JSON, with its keys in order; None if orjson refuses it, or is not imported: a
+    single run does not wait for the import, which takes longer than all its fingerprints.
+    """
+    orjson = sys.modules.get("orjson")
+    if orjson is None:
+        return None
+    options = (
+        orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_SORT_KEYS
     )
-
-    return dumps, OPT_PASSTHROUGH_DATACLASS | OPT_PASSTHROUGH_DATETIME | OPT_SORT_KEYS
+    try:
+        return orjson.dumps(value, None, options)
+    except TypeError:
+        return None
 
 
 class Scrub(Protocol):
@@ -460,11 +463,9 @@ def _canonical_text(value: Any, known: set[str] | frozenset[str], texts: list[st
 
     Raises: TypeError, ValueError and RecursionError, if it is not JSON.
     """
-    dumps, options = _sorted_dumps()
-    try:
-        # A third of the time of `_canonical`, or less.
-        data = dumps(value, None, options)
-    except TypeError:
+    # A third of the time of `_canonical`, or less.
+    data = _by_orjson(value)
+    if data is None:
         # Also for a value that contains itself, in which no texts can be looked for.
         text = "".join(_canonical(value, False))
         find_texts((value,), known, texts)

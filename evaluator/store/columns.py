@@ -348,7 +348,7 @@ class Interner:
             self._store(entries)
             self._set_slots(_MOST_SLOTS)
             return
-        self._set_slots(min(16 * (self._mask + 1), _MOST_SLOTS))
+        self._set_slots(min(4 * (self._mask + 1), _MOST_SLOTS))
         mask = self._mask
         hashes = self._hashes
         for digest, number in entries:

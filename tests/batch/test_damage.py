@@ -16,6 +16,7 @@ from evaluator import BatchResult, RecordError
 from evaluator.batch import NoDisplay, open_batch
 from evaluator.batch.identity import is_sealed, seal_line
 from evaluator.cli import main
+from evaluator.errors.messages import amount
 from tests.batch.conftest import Calls, Run
 
 Damage = Callable[[Path], object]
@@ -238,7 +239,9 @@ def test_repair_moves_damaged_lines_aside_and_takes_their_answers_from_the_task_
     resumed = run(resume=True, repair=True, display=Shown())
     assert resumed.is_complete and len(calls) == 10
     assert content_of(resumed) == before
-    assert any(f"moved {len(lines)} damaged results to damaged.jsonl" in line for line in shown)
+    assert any(
+        f"moved {amount(len(lines), 'damaged result')} to damaged.jsonl" in line for line in shown
+    )
     assert (folder / "damaged.jsonl").read_bytes() == b"".join(damaged[n] for n in lines)
     assert all(is_sealed(line) for line in path.read_bytes().splitlines(keepends=True))
 

@@ -123,7 +123,8 @@ def test_what_runs_of_changed_rows_have_used_is_spending_of_earlier_runs(
         turns = sum(each["usage"]["turns"] for each in abandoned)
         earlier = summary.replaced_spending
         assert earlier is not None and 0 < earlier.interrupted_calls <= CONCURRENCY
-        assert turns + earlier.interrupted_calls == abandoned_calls
+        unsent = turns + earlier.interrupted_calls - abandoned_calls
+        assert 0 <= unsent < CONCURRENCY
         assert earlier.cost_usd.of == len(abandoned)
         text = " ".join(summary.to_text().split()).partition("earlier runs, in addition: ")[2]
         # An answered call has no known cost; a run whose only call was in flight has used nothing.
@@ -138,7 +139,7 @@ def test_what_runs_of_changed_rows_have_used_is_spending_of_earlier_runs(
     run(tmp_path, server, "twice", "killed", 12, False, "--changed", "run", codes=(-9,))
     run(tmp_path, server, "twice", "killed", None, False, "--changed", "run", codes=(0,))
     assert open_batch(tmp_path / "killed").summarise().complete
-    assert counted_calls(tmp_path / "killed") == server.posts
+    assert server.posts <= counted_calls(tmp_path / "killed") < server.posts + 2 * CONCURRENCY
 
 
 @pytest.mark.timeout(300)
@@ -162,17 +163,20 @@ def test_what_runs_of_samples_that_are_left_out_have_used_is_spending_of_earlier
     run(tmp_path, server, "twice", "killed", None, False, *options, codes=(0, 5))
     summary = open_batch(folder).summarise()
     assert summary.complete and server.posts == posts + (2 if options[:1] == ["--offset"] else 0)
-    assert counted_calls(folder) == server.posts
+    unsent = counted_calls(folder) - server.posts
+    assert 0 <= unsent < CONCURRENCY
     earlier = summary.replaced_spending
     assert earlier is not None and earlier.interrupted_calls > 0
     # Further sessions count the same, also one that does the samples after all.
     for further in ([], ["--retry-errors"]):
         run(tmp_path, server, "twice", "killed", None, False, *further, codes=(0, 5))
-        assert counted_calls(folder) == server.posts
+        assert counted_calls(folder) == server.posts + unsent
 
 
 def counted_calls(folder: Path) -> int:
-    """The calls that the totals of a batch count, with those in flight at a kill."""
+    """The calls that the totals of a batch count, with those in flight at a kill: what tasks of one
+    turn of the event loop begin is recorded together, so some of them may not have been sent.
+    """
     lines = [line.to_dict() for line in BatchFolder.reader(folder).lines()]
     used = [*lines, *open_batch(folder).manifest["abandoned"]]
     return sum(each["usage"].get("turns", 0) + each["interrupted_calls"] for each in used)

@@ -248,13 +248,14 @@ def test_a_session_has_used_only_its_own_calls_of_a_task_that_it_continues(
         '<inputs><input name="question" type="string" required="true">it</input></inputs>'
         f"<steps>{''.join(steps)}</steps></task>"
     )
-    evaluator = make_evaluator(twice, backend=Scripted(script=calls))
+    # A call takes a while, so that the cancellation comes before the answer of the fourth.
+    evaluator = make_evaluator(twice, backend=Scripted(script=calls, latency_s=0.01))
     options: dict[str, Any] = {"evaluator": evaluator, "output": tmp_path / "batch"}
     options |= {"scorers": ["exact"], "limits": {"concurrency": 1}}
 
     async def main() -> None:
         task = asyncio.ensure_future(run_batch("twice", ROWS[:2], **options))
-        calls.otherwise = lambda prompt: task.cancel() and "x" if len(calls) == 3 else "x"
+        calls.otherwise = lambda prompt: task.cancel() and "x" if len(calls) == 4 else "x"
         with pytest.raises(asyncio.CancelledError):
             await task
 
@@ -263,7 +264,7 @@ def test_a_session_has_used_only_its_own_calls_of_a_task_that_it_continues(
     calls.otherwise = lambda prompt: "x"
     result = run_batch_sync("twice", ROWS[:2], resume=True, **options)
     made = len(calls) - before
-    assert result.is_complete and (before, made) == (3, 1)
+    assert result.is_complete and (before, made) == (4, 1)
     assert result.ended.snapshot.usage.turns == made
     assert sum(each.usage.turns for each in result.results()) == 4
     assert result.ended.snapshot.usage.output_tokens == made

@@ -23,7 +23,7 @@ def test_stats_count_the_answers_that_needed_each_repair(cli: Any) -> None:
     assert (found["answers"], found["unchanged"], found["errors"]) == (4, 1, {"no_json": 1})
     assert found["repairs"]["a trailing comma was left out"] == 2
     shown = cli("parse", "--stats", "--schema", "object", stdin=lines.encode()).out
-    assert "1 of 4 answers were read without a repair, 1 of 4 not read" in shown
+    assert "1 of 4 answers was read without a repair, 1 of 4 not read" in shown
 
 
 def test_stats_name_the_line_that_holds_no_answer(cli: Any) -> None:

@@ -97,7 +97,7 @@ def test_read_file_reads_a_range_and_names_the_next_line(folder):
         "line 2000\n[lines 1 to 2000 of 2500; continue with start_line=2001]"
     )
     past = call(folder, "read_file", path="notes.txt", start_line=2501)
-    assert past.content == "Error: 'notes.txt' has 2500 lines; start_line is 2501"
+    assert past.content == "Error: 'notes.txt' has 2,500 lines; start_line is 2501"
 
 
 def test_read_file_stays_in_its_folder(folder):

@@ -146,7 +146,7 @@ def test_every_format_gives_the_same_samples(name: str, tmp_path: Path) -> None:
             b"id,q\n1,a\n2,b,c\n",
             ":3: 3 fields, but the header has 2; quote a field that contains a delimiter",
         ),
-        ("a.csv", b'id,q\n1,"a\nb"\n2\n', ":4: 1 fields, but the header has 2; 'q' is missing"),
+        ("a.csv", b'id,q\n1,"a\nb"\n2\n', ":4: 1 field, but the header has 2; 'q' is missing"),
         ("a.csv", b"id,,q\n1,2,3\n", ":1: field 2 of the header has no name"),
         ("a.csv", b"id,q,id\n1,2,3\n", ":1: the header names 'id' twice, in fields 1 and 3"),
         (
