@@ -124,6 +124,11 @@ RENDERED = [
         "[[0, 1], [2, 3], [4]] [[0, 1, 2], [3, 4]]",
     ),
     (
+        "{{ 'a.py'.endswith(('.py', '.js')) }} {{ 'abc'.startswith(['b', 'c']) }} "
+        "{{ 'abc'.startswith('b', 1) }} {{ 'abc'.endswith('b', 0, 2) }} {{ 'a'.endswith([]) }}",
+        "true false true true false",
+    ),
+    (
         "{{ 'a b c d' | wordwrap(3) }}|{{ 'abcdef' | truncate(5) }}|{{ 'ab' | center(4) }}|",
         "a b\nc d|ab...| ab |",
     ),
