@@ -142,6 +142,8 @@ WRONG = [
     ("{{ x | select('od') }}", 16, "unknown-test", "did you mean `odd`?"),
     ("{{ x | rejectattr('a', 'od') }}", 25, "unknown-test", "did you mean `odd`?"),
     ("{{ x.uper() }}", 6, "unknown-method", "did you mean `upper` or"),
+    ("{{ x.center(9) }}", 6, "unknown-method", "there is a filter: | center"),
+    ("{{ x.strip(chars='a') }}", 6, "wrong-arity", "takes (*args), and 1 argument is given"),
     ("{{ x.replace('a') }}", 6, "wrong-arity", "takes (old, new, count)"),
 ]
 
