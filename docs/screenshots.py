@@ -210,7 +210,7 @@ async def addresses(page: Page, root: str) -> dict[str, str]:
         "runs": f"{root}/runs",
         "run": f"{run}#step-4",
         "batches": f"{root}/batches",
-        "batch": f"{batch}?chip=different",
+        "batch": f"{batch}?chip=mixed",
         "sample": await first(f"{batch}?chip=flipped", "/sample/"),
         "label": f"{batch.replace('/batch/', '/label/')}?labeller=ada",
         "compare": f"{root}/compare?a={ids[0]}&b={ids[1]}&from=failed&to=passed",

@@ -137,7 +137,7 @@ def test_a_test_passes_only_if_its_batch_is_complete_and_its_gates_hold(
             "results: *",
             "resume with: pytest test_it.py::test_missed --evaluator-output * --evaluator-resume",
             "*_ test_incomplete _*",
-            "1 of 4 samples have a result: 0 passed, 0 failed, 1 error, 0 unscored",
+            "1 of 4 samples has a result: 0 passed, 0 failed, 1 error, 0 unscored",
             "the batch is not complete: repeated error: 1 sample in a row ended with: *",
         ]
     )

@@ -78,8 +78,7 @@ class Looks:
         if missing:
             return (
                 f"look {number} of {design.looks} waits for {amount(missing, 'result')}, such as "
-                "those "
-                "whose question has changed"
+                "those whose question has changed"
             )
         clusters = self._planned.clusters
         groups = None

@@ -44,14 +44,14 @@ def _lines_of(status: BatchStatus) -> list[str]:
     from evaluator.batch.display import at_least
     from evaluator.batch.progress import SilentProcess
 
-    total = "?"
+    results = "? results"
     if status.total is not None:
-        total = f"{status.total:,}"
+        results = amount(status.total, "result")
     if status.reason:
         reason = f" ({status.reason})"
     else:
         reason = ""
-    lines = [f"{status.name}: {status.state}{reason}, {status.done:,} of {total} results"]
+    lines = [f"{status.name}: {status.state}{reason}, {status.done:,} of {results}"]
     if status.verdicts:
         lines.append(", ".join(f"{count:,} {name}" for name, count in status.verdicts.items()))
     progress = status.progress
@@ -74,8 +74,7 @@ def _lines_of(status: BatchStatus) -> list[str]:
     if status.ignored:
         lines.append(
             f"{amount(status.ignored, 'line')} of control.jsonl without effect: damaged, or not "
-            "signed "
-            "by this user for this batch"
+            "signed by this user for this batch"
         )
     return lines
 

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from evaluator.batch import BatchOptions, BatchPlan, BatchResult, Display, Snapshot
 
 _SHOWN = 20
-_CHANGED = {"leave": "were left out", "run": "are run again", "keep": "are kept"}
+_CHANGED = {
+    "leave": ("it was left out", "they were left out"),
+    "run": ("it is run again", "they are run again"),
+    "keep": ("it is kept", "they are kept"),
+}
 
 
 class DeferredEnd:
@@ -98,8 +102,7 @@ def _remarks(plan: BatchPlan, result: BatchResult, folder: Path) -> Iterator[str
     if counts.changed:
         yield (
             f"{amount(counts.changed, 'result')} {agree(counts.changed, 'answers', 'answer')} a "
-            "question that has changed since; they "
-            f"{_CHANGED[on_changed]}:"
+            f"question that has changed since; {agree(counts.changed, *_CHANGED[on_changed])}:"
         )
         for changed in counts.explained[:_SHOWN]:
             yield f"  {visible(str(changed))}"
@@ -109,10 +112,10 @@ def _remarks(plan: BatchPlan, result: BatchResult, folder: Path) -> Iterator[str
             yield "--changed run runs them again, --changed keep counts them as they are"
     # If the rows were not read to their end, it is unknown which results no row asks for.
     if ended.orphans and ended.total is not None:
+        orphans = len(ended.orphans)
         yield (
-            f"{amount(len(ended.orphans), 'result')} in the folder "
-            f"{agree(len(ended.orphans), 'belongs', 'belong')} to other rows or epochs; they "
-            "are not counted"
+            f"{amount(orphans, 'result')} in the folder {agree(orphans, 'belongs', 'belong')} to "
+            f"other rows or epochs; {agree(orphans, 'it is', 'they are')} not counted"
         )
     calls_models = plan.call_bound.max_calls != 0
     if calls_models and any(cell.is_simulated for cell, _ in plan.cells):

@@ -69,9 +69,8 @@ def index(path: Path, database: Path | None, git: bool | None, as_json: bool) ->
     else:
         source = "found"
     echo(
-        f"{amount(report.files, 'file')} {source} in {visible(report.root)}: {report.added:,} "
-        "added, "
-        f"{report.changed:,} changed, {report.removed:,} removed, in "
+        f"{amount(report.files, 'file')} {source} in {visible(report.root)}: "
+        f"{report.added:,} added, {report.changed:,} changed, {report.removed:,} removed, in "
         f"{duration_text(report.seconds)}"
     )
     for reason, count in report.skipped.items():

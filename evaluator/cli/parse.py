@@ -122,8 +122,7 @@ def _print_stats(answers: list[ParsedOutput], as_json: bool) -> None:
     total = len(answers)
     echo(
         f"{unchanged} of {amount(total, 'answer')} {agree(unchanged, 'was', 'were')} read without "
-        f"a repair, {sum(errors.values())} of "
-        f"{total} not read"
+        f"a repair, {sum(errors.values())} of {total} not read"
     )
     for title, counts in (("errors", errors), ("repairs", repairs)):
         if counts:

@@ -30,7 +30,7 @@ from evaluator.library.shapes import follow
 from evaluator.models.prices import known_models
 from evaluator.nodes import Expression, Function, Input, Task, Text, TopLevel
 from evaluator.nodes.declare import OPERATORS
-from evaluator.nodes.values import VALUE_TYPES, Shape
+from evaluator.nodes.values import VALUE_TYPES, Shape, type_text
 from evaluator.patterns import Pattern
 from evaluator.tools import builtin_tools
 from evaluator.xml.tolerant import Element, neutral, tokens
@@ -514,22 +514,15 @@ def _fields(scope: Mapping[str, Binding], written: str) -> Iterator[types.Comple
         for field in shape.fields:
             if isinstance(field, str):
                 inner = shape.fields[field]
-                yield _item(field, Kinds.Field, shape_text(inner), inner.what)
-
-
-def shape_text(shape: Shape) -> str:
-    """A shape in the words of types: `string[]`, `object`."""
-    if shape.kind == "array":
-        return f"{shape_text(shape.item)}[]" if shape.item is not None else "array"
-    return "nothing" if shape.kind == "null" else shape.kind
+                yield _item(field, Kinds.Field, type_text(inner), inner.what)
 
 
 def binding_text(binding: Binding) -> str:
     if isinstance(binding.origin, Input):
-        return f"input, {shape_text(binding.shape)}"
+        return f"input, {type_text(binding.shape)}"
     if isinstance(binding.origin, Function):
-        return f"parameter, {shape_text(binding.shape)}"
-    return shape_text(binding.shape)
+        return f"parameter, {type_text(binding.shape)}"
+    return type_text(binding.shape)
 
 
 def _names(

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from lsprotocol import types
 
 from evaluator.authoring.portraits import description_of, runs_programs, signature
-from evaluator.editor.completion import binding_text, kinds_at, shape_text
+from evaluator.editor.completion import binding_text, kinds_at
 from evaluator.editor.names import Names
 from evaluator.editor.project import Document, Project, View
 from evaluator.errors.messages import amount
@@ -23,7 +23,7 @@ from evaluator.library.scoping import Binding
 from evaluator.library.shapes import follow
 from evaluator.nodes import Function, Input, Task, TopLevel
 from evaluator.nodes.declare import OPERATORS
-from evaluator.nodes.values import Shape
+from evaluator.nodes.values import Shape, type_text
 from evaluator.tools import builtin_tools
 from evaluator.xml.tolerant import Element, neutral, tokens
 from evaluator.xml.vocabulary import ROOTS
@@ -83,7 +83,7 @@ def _of_reference(project: Project, view: View, offset: int) -> _Shown | None:
                 what = f": {shape.what}"
             else:
                 what = ""
-            return f"`{written}`: {shape_text(shape)}{what}", site.start, end
+            return f"`{written}`: {type_text(shape)}{what}", site.start, end
         return _binding_shown(reference.name, binding), site.start, end
     return None
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from evaluator.errors import Diagnostic, ExpressionError, TemplateError, UsageError
+from evaluator.errors.messages import amount
 from evaluator.errors.results import Outcome, Status, TaskError, TaskFailed, TaskResult
 from evaluator.interpreter.frame import Frame, Run, Services, join, value_of
 from evaluator.language.inputs import bind_arguments, single_expression
@@ -90,7 +91,7 @@ async def call_template(
     names = [declared.name for declared in target.inputs]
     if len(positional) > len(names):
         raise ExpressionError(
-            f"{name!r} takes {len(names)} inputs, {len(positional)} were given",
+            f"{name!r} takes {amount(len(names), 'input')}, {len(positional)} were given",
             span,
             code="wrong-arity",
         )

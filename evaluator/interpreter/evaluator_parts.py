@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict
 
 from evaluator.errors import ConfigurationError, RecordError, UsageError
 from evaluator.errors.messages import LOGGER, amount, type_of, visible
@@ -182,8 +182,29 @@ async def _resume_within(services: Services, task_id: int, above: Budget) -> Out
     return await resume_within(services, task_id, above)
 
 
+class _Arguments(TypedDict):
+    """The arguments of an Evaluator that another process may have too."""
+
+    library: TemplateLibrary
+    handler: HandlerConfig | str | None
+    model: str | None
+    model_roles: dict[str, str]
+    backend: Backend | None
+    memory: Memory | None
+    tools: tuple[Tool, ...]
+    roots: tuple[str, ...]
+    asker: Asker | None
+    max_depth: int
+    reparse: bool
+    rerank: bool
+    sync: Sync
+    profiles: Mapping[str, HandlerConfig]
+    sandbox: Sandbox | None
+    background: BackgroundService | None
+
+
 def _make_services(
-    init_args: Mapping[str, Any],
+    init_args: _Arguments,
     default_profile: HandlerConfig,
     *,
     redactor: Redactor,
@@ -261,7 +282,7 @@ class EvaluatorParts:
             library = TemplateLibrary.load(library)
         if isinstance(sandbox, str):
             sandbox = Sandbox.parse(sandbox)
-        self.init_args: Mapping[str, Any] = {
+        arguments: _Arguments = {
             "library": library,
             "handler": handler,
             "model": model,
@@ -279,6 +300,7 @@ class EvaluatorParts:
             "sandbox": sandbox,
             "background": background,
         }
+        self.init_args: Mapping[str, Any] = arguments
         """The arguments with which another process can make an equal Evaluator.
 
         Library and profiles are loaded. `tasks_dir`, `cache`, `notice`, `tracer` and `trust` belong
@@ -290,7 +312,7 @@ class EvaluatorParts:
         if tasks_dir is not None:
             store = TaskStore(tasks_dir, redactor=redactor, sync=sync)
         self.services = _make_services(
-            self.init_args,
+            arguments,
             default,
             redactor=redactor,
             store=store,

@@ -42,7 +42,10 @@ def _method_error(node: nodes.Call, target: nodes.Getattr) -> LocatedError | Non
     offset = target.lineno  # the node begins at the dot
     methods = [table[name] for table in (*METHODS.values(), OF_LOOP) if name in table]
     if not methods and name not in LOOP_FIELDS:
-        message = f"there is no method {name!r}{nearest(name, sorted(_METHOD_NAMES))}"
+        hint = nearest(name, sorted(_METHOD_NAMES))
+        if name in FILTER_NAMES:
+            hint = f"; there is a filter: | {name}"
+        message = f"there is no method {name!r}{hint}"
         forbidden = name.startswith("_")
         return LocatedError(message, "unknown-method", offset=offset, forbidden=forbidden)
     if methods and not any(_accepts(method, node) for method in methods):
@@ -94,7 +97,8 @@ def _test_arity(node: nodes.Test) -> LocatedError | None:
 
 def _names(function: Callable[..., Any]) -> str:
     """The arguments of a function after the run and the value."""
-    names = [*signature(function).parameters][2:]
+    parameters = [*signature(function).parameters.values()][2:]
+    names = [f"*{one.name}" if one.kind is one.VAR_POSITIONAL else one.name for one in parameters]
     return f"({', '.join(names)})" if names else "no argument"
 
 

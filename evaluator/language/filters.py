@@ -30,6 +30,7 @@ from evaluator.language.values import (
     text_of,
     to_json,
 )
+from evaluator.language.wrapping import wrapped_lines
 from evaluator.patterns import Pattern
 
 _MAX_WIDTH = 100_000
@@ -104,30 +105,22 @@ def _wordwrap(
     width: int = 79,
     break_long_words: bool = True,
     wrapstring: str = "\n",
+    break_on_hyphens: bool = True,
 ) -> str:
     text = _text(run, value)
-    run.charge(
-        len(text) + len(wrapstring) * (len(text) // _width(width, least=1) + text.count(" ") + 1)
-    )
-    return "\n".join(
-        wrapstring.join(_wrapped(run, line, width=width, break_words=break_long_words))
-        for line in text.split("\n")
-    )
-
-
-def _wrapped(run: Rendering, line: str, width: int, break_words: bool) -> list[str]:
-    # textwrap, which Jinja uses, takes time by the square of a word's length.
-    lines = [""]
-    for word in line.split():
-        run.tick(1 + len(word) // width)
-        size = width if break_words else len(word)
-        first, *rest = [word[start : start + size] for start in range(0, len(word), size)]
-        if lines[-1] and (rest or len(lines[-1]) + 1 + len(first) > width):
-            lines.append(first)
-        else:
-            lines[-1] += f" {first}" if lines[-1] else first
-        lines += rest
-    return lines
+    _width(width, least=1)
+    lines: list[str] = []
+    for paragraph in text.splitlines():
+        wrapped = wrapped_lines(
+            run,
+            paragraph,
+            width=width,
+            break_words=break_long_words,
+            on_hyphens=break_on_hyphens,
+        )
+        lines += wrapped or [""]
+    run.charge(len(text) + len(wrapstring) * len(lines))
+    return wrapstring.join(lines)
 
 
 _DIRECTIVE = Pattern(r"%(?:\((\w+)\))?([-+ #0]*)(\d*)(?:\.(\d+))?([sdifgGeExXo%])")

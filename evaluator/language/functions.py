@@ -94,6 +94,26 @@ def _method(name: str, growth: int = 1) -> Callable[..., Any]:
     return call
 
 
+def _end_test(name: str) -> Callable[..., Any]:
+    """Returns a method of str that looks for a text, or one of several, at an end of the value."""
+    method = getattr(str, name)
+
+    def call(run: Rendering, value: str, text: Any, start: Any = None, end: Any = None) -> Any:
+        texts = text
+        if not isinstance(text, list | tuple):
+            texts = [text]
+        for each in texts:
+            if not isinstance(each, str):
+                raise LocatedError(f"{name} takes text, not {describe(each)}", "wrong-type")
+            run.tick(1 + (len(each) >> 9))
+        for place in (start, end):
+            if place is not None and not isinstance(place, int):
+                raise LocatedError(f"{name} takes a place, not {describe(place)}", "wrong-type")
+        return method(value, tuple(texts), start, end)
+
+    return call
+
+
 def _count(run: Rendering, values: Any, item: Any) -> int:
     guard(run, values)
     return sum(1 for other in values if equal(run, item, right=other))
@@ -127,13 +147,14 @@ def _changed(run: Rendering, loop: Loop, *values: Any) -> bool:
 
 
 _PLAIN = """
-    count endswith find isalnum isalpha isdigit islower isspace isupper lower lstrip removeprefix
-    removesuffix rstrip startswith strip swapcase
+    count find isalnum isalpha isdigit islower isspace isupper lower lstrip removeprefix
+    removesuffix rstrip strip swapcase
 """
 
 OF_STRING: dict[str, Callable[..., Any]] = {
     **{name: _method(name) for name in _PLAIN.split()},
     **{name: _method(name, 3) for name in ("capitalize", "casefold", "title", "upper")},
+    **{name: _end_test(name) for name in ("endswith", "startswith")},
     "join": join,
     "replace": replace,
     "split": _split,

@@ -11,17 +11,22 @@ from evaluator.language.locating import LocatedError
 from evaluator.language.parsing import free_path, is_undefined_name, offset_of
 from evaluator.language.syntax import CONSTANTS, GLOBALS, Analysis, CallReference, Reference, Use
 
-_Guards = frozenset[tuple[str, tuple[str | int, ...]]]
-"""Names, with their paths, that are known to be defined at a place."""
+_Guards = frozenset[tuple[str, tuple[str | int, ...], bool]]
+"""Names, with their paths, that are known to be defined at a place, and whether a test has asked
+for their type.
+"""
 _NONE: _Guards = frozenset()
+_TYPE_TESTS = frozenset(
+    {"boolean", "float", "integer", "iterable", "mapping", "number", "sequence", "string"}
+)
 
 
 def analyse_tree(tree: nodes.Node, *, is_expression: bool) -> Analysis:
     """The names and calls in a tree. Raises: LocatedError."""
     walker = _Walker()
     walker.walk(tree, set(), guards=_NONE)
-    references = sorted(walker.references, key=lambda reference: reference.offset)
-    calls = sorted(walker.calls, key=lambda call: call.offset)
+    references = sorted(walker.free_references(), key=lambda reference: reference.offset)
+    calls = sorted(walker.free_calls(), key=lambda call: call.offset)
     constant = is_expression and not references and not calls
     return Analysis(tuple(references), tuple(calls), constant=constant)
 
@@ -34,6 +39,25 @@ class _Walker:
     def __init__(self) -> None:
         self.references: list[Reference] = []
         self.calls: list[CallReference] = []
+        # The references and the calls in each macro, and the names of the scope around it: a
+        # macro sees what is bound where it is called, which may be below it.
+        self._macros: list[tuple[range, range, set[str]]] = []
+
+    def free_references(self) -> list[Reference]:
+        """The references, without those in macros to names that are bound below the macro."""
+        return [
+            reference
+            for index, reference in enumerate(self.references)
+            if not any(index in own and reference.name in names for own, _, names in self._macros)
+        ]
+
+    def free_calls(self) -> list[CallReference]:
+        """The calls, without those in macros of names that are bound below the macro."""
+        return [
+            call
+            for index, call in enumerate(self.calls)
+            if not any(index in own and call.name in names for _, own, names in self._macros)
+        ]
 
     def walk(
         self,
@@ -74,9 +98,15 @@ class _Walker:
             return
         if base.name in bound or base.name in CONSTANTS or base.ctx != "load":
             return
-        guarded = optional or any(
-            name == base.name and path[: len(at)] == at for name, at in guards
-        )
+        asked = [
+            asks_type
+            for name, at, asks_type in guards
+            if name == base.name and path[: len(at)] == at
+        ]
+        # `default` and `defined` take what has no items, and a text may ask for a type first.
+        if optional or any(asked):
+            use = None
+        guarded = optional or bool(asked)
         self.references.append(
             Reference(base.name, path, offset=offset_of(base), optional=guarded, use=use)
         )
@@ -180,10 +210,11 @@ class _Walker:
     def walk_for(self, node: nodes.For, bound: set[str], guards: _Guards) -> None:
         self.walk(node.iter, bound, guards=guards, use=uses.of_loop(node))
         inner = bound | _names(node.target)
-        if node.test is not None:
-            self.walk(node.test, inner, guards=guards)
         # `else` runs outside the loop.
         self.walk_all(node.else_, set(bound), guards=guards)
+        if node.test is not None:
+            self.walk(node.test, inner, guards=guards)
+            guards = guards | _facts(node.test)[0]
         self.walk_all(node.body, inner | {"loop"}, guards=guards)
 
     def walk_assign(self, node: nodes.Assign, bound: set[str], guards: _Guards) -> None:
@@ -208,9 +239,13 @@ class _Walker:
     def walk_macro(self, node: nodes.Macro, bound: set[str], guards: _Guards) -> None:
         bound.add(node.name)
         inner = set(bound)
+        references = len(self.references)
+        calls = len(self.calls)
         self.walk_all(node.defaults, inner, guards=guards)
         inner |= {argument.name for argument in node.args}
         self.walk_all(node.body, inner, guards=guards)
+        own_references = range(references, len(self.references))
+        self._macros.append((own_references, range(calls, len(self.calls)), bound))
 
     def walk_with(self, node: nodes.With, bound: set[str], guards: _Guards) -> None:
         self.walk_all(node.values, bound, guards=guards)
@@ -231,28 +266,29 @@ def _names(target: nodes.Node) -> set[str]:
 
 
 def _facts(test: nodes.Node) -> tuple[_Guards, _Guards]:
-    """Returns the names that are defined if a test holds, and those that are defined if it does
-    not.
-    """
+    """Returns what is known of names if a test holds, and what is known if it does not."""
     if isinstance(test, nodes.Not):
         when_true, when_false = _facts(test.node)
         return when_false, when_true
     if isinstance(test, nodes.And | nodes.Or):
         left = _facts(test.left)
         right = _facts(test.right)
+        always = left[0] & left[1]  # the left side is always evaluated
         if isinstance(test, nodes.And):
-            return left[0] | right[0], left[1] & right[1]
-        return left[0] & right[0], left[1] | right[1]
-    if isinstance(test, nodes.Test) and test.name in ("defined", "undefined"):
+            return left[0] | right[0], left[1] & right[1] | always
+        return left[0] & right[0] | always, left[1] | right[1]
+    if isinstance(test, nodes.Test):
         base, path = free_path(test.node)
-        known: _Guards
-        if isinstance(base, nodes.Name):
-            known = frozenset({(base.name, path)})
-        else:
-            known = _NONE
+        if not isinstance(base, nodes.Name):
+            return _NONE, _NONE
+        asks_type = test.name in _TYPE_TESTS
+        known: _Guards = frozenset({(base.name, path, asks_type)})
+        if asks_type:
+            return known, known
         if test.name == "defined":
-            return (known, _NONE)
-        return (_NONE, known)
+            return known, _NONE
+        if test.name == "undefined":
+            return _NONE, known
     return _NONE, _NONE
 
 

@@ -12,12 +12,12 @@ from functools import partial
 from typing import Literal, TypeVar
 
 from evaluator.errors import Diagnostic, ExpressionError
-from evaluator.errors.messages import correction, did_you_mean, listed, shortened
+from evaluator.errors.messages import amount, correction, did_you_mean, listed, shortened
 from evaluator.language.analysis import analyse
 from evaluator.language.syntax import CallReference
 from evaluator.library.shapes import literal_fits, mismatch
 from evaluator.nodes import Call, Expression, Function, Node, Span, Text, TopLevel
-from evaluator.nodes.values import Shape, of_type
+from evaluator.nodes.values import Shape, of_type, type_text
 from evaluator.nodes.walk import children, operands, tasks, texts
 
 MAX_CYCLE = 50
@@ -154,7 +154,7 @@ def check_call(
             given = f"not the text {shortened(value)}"
         else:
             fits = not mismatch(value, want)
-            given = f"and gets a value of type {value.kind}"
+            given = f"and gets a value of type {type_text(value)}"
         if not fits:
             message = f"argument `{name}` of `{node.template}` must be {declared}, {given}"
             yield Diagnostic("error", "argument-type", message=message, span=argument.value.span)
@@ -218,7 +218,7 @@ def _arity(
     names = list(wanted)
     takes = f"it takes {', '.join(names) or 'nothing'}"
     if positional > len(names):
-        message = f"`{name}` takes {len(names)} {word}(s), and {positional} are given"
+        message = f"`{name}` takes {amount(len(names), word)}, and {positional} are given"
         yield wrong(message, span, hint=takes)
     given = set(names[:positional])
     stated = {keyword for keyword, _ in keywords}

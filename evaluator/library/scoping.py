@@ -37,7 +37,7 @@ from evaluator.nodes import (
     TopLevel,
 )
 from evaluator.nodes.declare import FIELDS, OPERATORS, Field, values
-from evaluator.nodes.values import ANY, Kind, Shape, of_type, value_shape
+from evaluator.nodes.values import ANY, Kind, Shape, of_type, type_text, value_shape
 from evaluator.patterns import Pattern
 
 
@@ -318,7 +318,7 @@ class ScopeWalk:
 
     def _fits(self, have: Shape, want: Shape, declared: Input, span: Span) -> None:
         if mismatch(have, want):
-            value = f"a value of type {have.kind}{f' ({have.what})' if have.what else ''}"
+            value = f"a value of type {type_text(have)}{f' ({have.what})' if have.what else ''}"
             message = f"input `{declared.name}` is declared {declared.type} and gets {value}"
             self._error("type-mismatch", message, span=span)
 

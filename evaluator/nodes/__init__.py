@@ -145,8 +145,8 @@ class Atomic(Task):
         handler = self.handler
         if handler is not None and isinstance(handler.max_turns, int) and handler.max_turns < least:
             message = (
-                f"max_turns is {handler.max_turns}, and the conversation has {least} messages, "
-                "each with an answer"
+                f"max_turns is {handler.max_turns}, and the conversation has "
+                f"{least} message{'' if least == 1 else 's'}, each with an answer"
             )
             yield Doubt(
                 "error",
@@ -211,7 +211,8 @@ class Sequential(Task):
     )
 
     def repeats(self, given: Mapping[str, Any]) -> Repeats:
-        return Repeats(1, 1, why=f"{len(self.steps)} steps")
+        count = len(self.steps)
+        return Repeats(1, 1, why=f"{count} step{'' if count == 1 else 's'}")
 
     def result(self, known: Known) -> Shape:
         if self.steps:
@@ -258,7 +259,7 @@ class Iteration(Task):
         if unknown:
             return Repeats(0, None, why="as many items as its inputs hold")
         count = len(self.items({**dict.fromkeys(self.iterated), **known}))
-        return Repeats(count, count, why=f"{count} items")
+        return Repeats(count, count, why=f"{count} item{'' if count == 1 else 's'}")
 
     def doubts(self) -> Iterator[Doubt]:
         if not self.inputs:

@@ -72,6 +72,13 @@ def of_type(name: str) -> Shape | None:
     return shape
 
 
+def type_text(shape: Shape) -> str:
+    """A shape in the words of types: `string[]`, `object`."""
+    if shape.kind == "array" and shape.item is not None:
+        return f"{type_text(shape.item)}[]"
+    return "nothing" if shape.kind == "null" else shape.kind
+
+
 def value_shape(parsed: Shape) -> Shape:
     """The shape of a result as a value: the parsed value, or the text where nothing is parsed."""
     if parsed.kind == "null":

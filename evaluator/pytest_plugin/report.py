@@ -10,7 +10,7 @@ from typing import Any
 
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.batch.run import BatchResult
-from evaluator.errors.messages import amount, visible
+from evaluator.errors.messages import agree, amount, visible
 from evaluator.pytest_plugin import UNKNOWN
 
 _SHOWN = 10
@@ -21,13 +21,12 @@ def failure_report(result: BatchResult, command: str) -> str:
     """Why the batch is incomplete or misses its thresholds. `command` resumes it."""
     counts = result.summary.counts
     ended = result.ended
-    if ended.total is None:
-        of = "?"
-    else:
-        of = f"{ended.total:,}"
+    samples = "? samples"
+    if ended.total is not None:
+        samples = amount(ended.total, "sample")
     lines = [
-        f"{counts.results:,} of {of} samples have a result: {counts.passed:,} passed, "
-        f"{counts.failed:,} failed, "
+        f"{counts.results:,} of {samples} {agree(counts.results, 'has', 'have')} a result: "
+        f"{counts.passed:,} passed, {counts.failed:,} failed, "
         f"{counts.error:,} error, {counts.unscored:,} unscored"
     ]
     if not result.is_complete:

@@ -164,6 +164,17 @@ def test_kept_results_are_reported(cli: Any) -> None:
     assert "left out" not in kept.err and "--changed" not in kept.err
 
 
+@pytest.mark.parametrize(
+    ("choice", "shown"),
+    [("leave", "it was left out:"), ("run", "it is run again:"), ("keep", "it is kept:")],
+)
+def test_one_result_that_has_changed_is_one(cli: Any, write: Any, choice: str, shown: str) -> None:
+    cli(*batch("--limit", 1))
+    write("templates/quiz.xml", QUIZ % "<criteria>Be short.</criteria>")
+    ran = cli(*resume("--changed", choice, "--limit", 1))
+    assert f"1 result answers a question that has changed since; {shown}" in ran.err
+
+
 def test_the_advised_command_repeats_the_flags_of_the_session(cli: Any) -> None:
     cli(*batch("--limit", 1))
     ran = cli(

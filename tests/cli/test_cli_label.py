@@ -281,7 +281,7 @@ def test_a_log_of_inspect_that_is_compressed_with_zstandard_is_imported(
     with ZipFile(tmp_path / "zstd.eval", "w", ZSTANDARD) as log:
         log.writestr("header.json", json.dumps({"eval": {}}))
         log.writestr("samples/s006_epoch_1.json", json.dumps(sample))
-    assert cli("label", "b", "--import", "zstd.eval").out == "zstd.eval: 1 labels\n"
+    assert cli("label", "b", "--import", "zstd.eval").out == "zstd.eval: 1 label\n"
 
 
 def test_a_spreadsheet_takes_no_cell_for_a_formula(cli: Any, tmp_path: Path, batch: Path) -> None:

@@ -124,6 +124,18 @@ RENDERED = [
         "[[0, 1], [2, 3], [4]] [[0, 1, 2], [3, 4]]",
     ),
     (
+        "{{ 'a.py'.endswith(('.py', '.js')) }} {{ 'abc'.startswith(['b', 'c']) }} "
+        "{{ 'abc'.startswith('b', 1) }} {{ 'abc'.endswith('b', 0, 2) }} {{ 'a'.endswith([]) }}",
+        "true false true true false",
+    ),
+    (
+        "{{ 'well-known fact' | wordwrap(6, wrapstring='|') }} "
+        "{{ 'well-known  fact' | wordwrap(6, break_on_hyphens=false, wrapstring='|') }} "
+        "{{ 'a bcdefgh' | wordwrap(4, wrapstring='|') }} "
+        "{{ 'a bcdefgh' | wordwrap(4, false, '|') }} {{ 'a  b\n\nc' | wordwrap(9, wrapstring='|') }}",
+        "well-|known|fact well-k|nown|fact a bc|defg|h a|bcdefgh a  b||c",
+    ),
+    (
         "{{ 'a b c d' | wordwrap(3) }}|{{ 'abcdef' | truncate(5) }}|{{ 'ab' | center(4) }}|",
         "a b\nc d|ab...| ab |",
     ),

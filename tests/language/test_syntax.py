@@ -56,6 +56,24 @@ FREE = [
         "{% macro m(a, b=c) %}{{ a }}{{ b }}{{ d }}{% endmacro %}{{ m(e) }}",
         [("c", False), ("d", False), ("e", False)],
     ),
+    (
+        "{% macro m() %}{{ a }}{{ b }}{% endmacro %}{% set a = 1 %}{{ m() }}{% for b in a %}{% endfor %}",
+        [("b", False)],
+    ),
+    (
+        "{% for x in xs %}{% macro m() %}{{ a }}{% endmacro %}{% endfor %}{% set a = 1 %}",
+        [("xs", False), ("a", False)],
+    ),
+    (
+        "{% for x in xs if a is defined %}{{ a }}{% endfor %}",
+        [("xs", False), ("a", True), ("a", True)],
+    ),
+    ("{{ a.b if a is mapping else a }}", [("a", True), ("a", False), ("a", True)]),
+    (
+        "{{ a is string and b and a or a.c }}",
+        [("a", False), ("b", False), ("a", True), ("a", True)],
+    ),
+    ("{{ a.b if a.b is not none else a }}", [("a", False), ("a", False), ("a", False)]),
     ("{% with a = b %}{{ a }}{% endwith %}{{ a }}", [("b", False), ("a", False)]),
     ("{% set a %}{{ b }}{% endset %}{{ a }}", [("b", False)]),
     ("{% filter upper %}{{ a }}{% endfilter %}", [("a", False)]),

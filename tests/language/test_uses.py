@@ -74,6 +74,39 @@ def test_what_can_be_evaluated_has_no_finding():
                 assert not evaluates(expression, value), (expression, kind)
 
 
+GUARDED = """
+x.upper() if x is string else x
+x if x is not mapping else x.a
+x is number and x + 1 > 0
+x is not iterable or x | length
+x is string and x != "" or x is boolean or x + 1
+(x | sum if x is sequence and x is not string else 0) if x is iterable else -x
+x[y] | default("")
+x[y].a is defined
+x[1:] | d("")
+x[y] is undefined
+"""
+
+
+def test_what_a_text_asks_for_first_has_no_finding():
+    for expression in GUARDED.strip().splitlines():
+        for kind in VALUES:
+            assert problems(expression, kind) == [], (expression, kind)
+
+
+ASKED = [
+    ("x.upper() if x is defined", "integer", "has no method `upper`"),
+    ("x + 1 if x is not none else 0", "string", "`+` with a number does not take it"),
+    ("x + 1 if y is number else 0", "string", "`+` with a number does not take it"),
+    ("(x[y] | length) and x is string", "integer", "has no items"),
+]
+
+
+@each_case(("expression", "kind", "problem"), ASKED)
+def test_what_a_text_does_not_ask_for_is_found(expression, kind, problem):
+    assert problems(expression, kind) == [problem]
+
+
 FOUND = [
     ("x | round", "string", "the filter `round` does not take it"),
     ("x | length", "integer", "the filter `length` does not take it"),
@@ -109,6 +142,8 @@ WRONG = [
     ("{{ x | select('od') }}", 16, "unknown-test", "did you mean `odd`?"),
     ("{{ x | rejectattr('a', 'od') }}", 25, "unknown-test", "did you mean `odd`?"),
     ("{{ x.uper() }}", 6, "unknown-method", "did you mean `upper` or"),
+    ("{{ x.center(9) }}", 6, "unknown-method", "there is a filter: | center"),
+    ("{{ x.strip(chars='a') }}", 6, "wrong-arity", "takes (*args), and 1 argument is given"),
     ("{{ x.replace('a') }}", 6, "wrong-arity", "takes (old, new, count)"),
 ]
 

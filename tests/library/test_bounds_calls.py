@@ -185,6 +185,14 @@ def test_the_explanation_has_a_line_for_each_part(tmp_path):
         "  atomic a, at most 2 turns: 1 to 2 calls",
         "  atomic b, at most 3 turns: 1 to 3 calls",
     ]
+    library, node = the_task(tmp_path, sequential(atomic("a", "1")))
+    assert bound(node, library, tools_granted=True).explanation.split("\n") == [
+        "sequential t, 1 step: 1 call",
+        "  atomic a, at most 1 turn: 1 call",
+    ]
+    library, node = the_task(tmp_path, reduction("string[]"))
+    found = bound(node, library, {"docs": ["a"]}, tools_granted=True)
+    assert "t, 1 item:" in found.explanation
 
 
 def test_a_task_that_is_offered_no_tool_takes_one_turn(tmp_path):

@@ -180,3 +180,18 @@ def test_an_error_inside_a_partial_is_located_there(tmp_path):
         ("undefined-variable", str(folder / "_b.xml"), 2, 10)
     ]
     assert "{{ nowhere }}" in library.format_diagnostic(library.errors[0])
+
+
+def test_a_finding_about_a_call_names_the_types_of_lists_and_the_number_of_inputs(tmp_path):
+    scores = task("scores", "{{ s }}", '<inputs><input name="s" type="number[]"/></inputs>')
+    caller = (
+        '<task type="sequential" name="caller"><description>d</description>'
+        '<inputs><input name="n" type="string[]"/></inputs><steps>'
+        '<call template="scores"><arg>{{ n }}</arg></call>'
+        '<call template="scores"><arg>[1]</arg><arg>[2]</arg></call></steps></task>'
+    )
+    library = load(put(tmp_path, scores=scores, caller=caller))
+    assert [error.message for error in library.errors] == [
+        "argument `s` of `scores` must be number[], and gets a value of type string[]",
+        "`scores` takes 1 input, and 2 are given",
+    ]

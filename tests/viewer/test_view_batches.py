@@ -381,12 +381,12 @@ RIGHT = {"scores": {"s": Score(1.0, True)}}
     ("query", "ids"),
     [
         ("", ["both", "lost", "gained", "fails", "broken"]),
-        ("chip=different", ["lost", "gained", "broken"]),
+        ("chip=mixed", ["lost", "gained", "broken"]),
         ("chip=flipped", ["lost", "gained"]),
         ("chip=failed", ["lost", "gained", "fails"]),
         ("chip=failed&cell=1", ["lost", "fails"]),
         ("chip=flipped&cell=1", []),
-        ("chip=repaired", ["both"]),
+        ("chip=warned", ["both"]),
         ("sort=verdict", ["broken", "lost", "gained", "fails", "both"]),
         ("sort=score.s&order=down", ["both", "broken", "lost", "gained", "fails"]),
     ],
@@ -421,11 +421,21 @@ def test_rows_are_chosen_by_what_their_columns_have_in_common(
             "error": 1,
             "passed": 0,
             "unscored": 0,
-            "different": 3,
+            "mixed": 3,
             "flipped": 2,
-            "repaired": 1,
+            "warned": 1,
             "labelled": 0,
         }
+
+
+def test_epochs_of_one_column_with_different_verdicts_are_mixed(tmp_path: Path) -> None:
+    rows = [
+        result(key, place=place, epoch=epoch, **(RIGHT if key == "same" or epoch == 1 else WRONG))
+        for place, key in enumerate(("same", "varies"))
+        for epoch in (1, 2)
+    ]
+    write_batch(tmp_path / "b", rows, epochs=2)
+    assert sample_ids(page(tmp_path, f"{batch_link(tmp_path)}?chip=mixed")) == ["varies"]
 
 
 def test_a_cell_has_the_results_of_all_epochs_and_a_sample_leads_to_its_others(

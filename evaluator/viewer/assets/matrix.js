@@ -5,11 +5,11 @@
 
 const CHIPS = {
   all: "All", failed: "Failed", error: "Errors", passed: "Passed", unscored: "Unscored",
-  different: "Different", flipped: "Flipped", repaired: "Repaired", labelled: "Labelled",
+  mixed: "Mixed", flipped: "Flipped", warned: "Warnings", labelled: "Labelled",
 };
 const CHIP_HELP = {
-  different: "results of the row have different verdicts", flipped: "another column passed where the baseline failed, or the reverse",
-  repaired: "an answer was read with a repair or a warning",
+  mixed: "results of the row, of different columns or epochs, have different verdicts", flipped: "another column passed where the baseline failed, or the reverse",
+  warned: "a result has a warning, such as one about a repair of its answer",
   labelled: "a person has labelled an answer",
 };
 const RESULT_COLUMNS = { duration: "time", tokens: "tokens", cost: "cost", turns: "turns", warnings: "warnings", length: "length" };

@@ -151,9 +151,9 @@ function hasChip(row, chip, base) {
   switch (chip) {
     case "all":
       return true;
-    case "different":
+    case "mixed":
       return new Set(results.map((each) => each.verdict)).size > 1;
-    case "repaired":
+    case "warned":
       return results.some((each) => each.warnings.length);
     case "flipped": {
       const first = own(row.results, base) || [];

@@ -23,15 +23,15 @@ CHIPS = (
     "error",
     "passed",
     "unscored",
-    "different",
+    "mixed",
     "flipped",
-    "repaired",
+    "warned",
     "labelled",
 )
 _PASSED, _FAILED = (1 << VERDICTS.index(each) for each in ("passed", "failed"))
 _LABELLED = 1 << 5
 _FLIPPED = 1 << 6
-_REPAIRED = 1 << 7
+_WARNED = 1 << 7
 _VERDICT_BITS = (1 << len(VERDICTS)) - 1
 MAX_CHOICES = 60
 MAX_POINTS = 1_500
@@ -162,7 +162,7 @@ class Matrix:
             masks[samples[row]] |= 1 << verdicts[row]
         for row in rows:
             if warnings[row]:
-                masks[samples[row]] |= _REPAIRED
+                masks[samples[row]] |= _WARNED
         labelled = set(index.labelled())
         if labelled and wanted.cell is not None:
             labelled.intersection_update(rows)
@@ -399,13 +399,13 @@ def _has(mask: int, chip: str) -> bool:
     match chip:
         case "all":
             return True
-        case "different":
+        case "mixed":
             verdicts = mask & _VERDICT_BITS
             return bool(verdicts & (verdicts - 1))
         case "flipped":
             return bool(mask & _FLIPPED)
-        case "repaired":
-            return bool(mask & _REPAIRED)
+        case "warned":
+            return bool(mask & _WARNED)
         case "labelled":
             return bool(mask & _LABELLED)
         case _:
