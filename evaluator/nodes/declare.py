@@ -143,6 +143,8 @@ class Field:
         limits += [f"at most {self.most:g}"] if self.most is not None else []
         if self.form == "integer":
             what = "a whole number"
+            if self.most is None:
+                limits.append(f"at most {_LARGEST:,.0f}")
         else:
             what = "a number"
         return f"{what} {' and '.join(limits)}".rstrip()
