@@ -36,6 +36,7 @@ from evaluator.library.files import Root, TemplateFile, scan
 from evaluator.library.reading import LoadedFile, format_with_line, read_entry, read_string
 from evaluator.library.resolve import RefResolver
 from evaluator.nodes import Atomic, Call, Cond, Function, Node, Span, Task, TopLevel
+from evaluator.nodes.walk import tasks
 
 if TYPE_CHECKING:
     from evaluator.library.matching import Match, Ranker
@@ -171,6 +172,32 @@ class TemplateLibrary:
     @property
     def errors(self) -> tuple[Diagnostic, ...]:
         return tuple(errors_of(self._content.diagnostics))
+
+    def errors_for(self, name: str) -> list[Diagnostic]:
+        """The errors in the files of the template `name`, and of those that it names, as a call, a
+        tool or a `ref`, directly or through others.
+        """
+        state = self._state
+        nodes = {node.name: node for node in state.unusable}
+        nodes |= {known: template.node for known, template in state.templates.items()}
+
+        def named(one: str) -> set[str] | None:
+            node = nodes.get(one)
+            if node is None:
+                return set() if one in state.broken else None
+            names = {*calls_of(node)}
+            for task in tasks(node):
+                names.update(task.tools)
+                if task.ref is not None:
+                    names.add(task.ref)
+            return names
+
+        reached = reachable([name], named).keys()
+        files: set[str | None] = set()
+        for entry in chain.from_iterable(state.entries):
+            if not reached.isdisjoint(entry.names):
+                files |= {entry.shown, *entry.texts}
+        return [error for error in self.errors if error.span.file in files]
 
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
