@@ -41,6 +41,7 @@ INTERNAL = {
     "Header",
     "Journal",
     "McpHeader",
+    "Needs",
     "Owner",
     "PreparedRequest",
     "Profiles",

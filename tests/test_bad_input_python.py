@@ -288,7 +288,8 @@ def test_a_tool_that_does_not_exist_is_an_error_before_a_call(
     error = make_evaluator(xml, backend=SimulatedBackend(script=model)).evaluate_sync("t")
     assert isinstance(error, TaskError)
     assert "teleport" in error.message
-    assert "read_file" in error.message
+    (finding,) = error.violations
+    assert "read_file" in finding.hint
     assert model.seen == []
 
 

@@ -72,7 +72,7 @@ def make_cells(
     services = evaluator.services
     for template in templates:
         part = template_part(evaluator.library, template)
-        roles = evaluator.library.roles_reached(template)
+        roles = evaluator.library.needs(template).roles
         for variant in variants:
             config = services.profile(variant.handler)
             choice = services.chooser.choose(variant.model or evaluator.model, None, config)
@@ -161,7 +161,7 @@ def scorer_parts(
         # A scorer's model may be the name of a role.
         models = [each.describe().get("model") for each in member_scorers(scorer)]
         asked = {model for model in models if isinstance(model, str)}
-        roles = asked.union(*map(evaluator.library.roles_reached, templates))
+        roles = asked.union(*(evaluator.library.needs(name).roles for name in templates))
         part["judges"] = {}
         for handler in handlers_of(cells):
             config = services.profile(handler or None)

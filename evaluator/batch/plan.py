@@ -130,10 +130,11 @@ class BatchPlan:
         """Each template that the session evaluates, those of scorers included, with its handler
         profile.
         """
+        is_answered = self.options.answers is not None
         return [
             (name, variant.handler)
             for cell, variant in self.cells
-            for name in (cell.template, *self.judges.templates)
+            for name in (*(() if is_answered else (cell.template,)), *self.judges.templates)
         ]
 
     @property
@@ -228,13 +229,9 @@ def make_plan(
         return make_plan(evaluator, names, rows, options)
     warnings: list[str] = []
     if not is_answered and not _was_begun(options):
-        from evaluator.interpreter.preflight import check_reached
-
-        for name in names:
-            check_reached(evaluator.services, name)
         nodes = [evaluator.library.get(name).node for name in names]
         warnings = _check_rows(source, nodes, shots=shots)
-    return BatchPlan(
+    plan = BatchPlan(
         options.name or ", ".join(names),
         options,
         cells=cells,
@@ -251,6 +248,9 @@ def make_plan(
         deciding=deciding,
         settings=settings,
     )
+    if not _was_begun(options):
+        evaluator.check_reached(plan.evaluations)
+    return plan
 
 
 def _open_rows(

@@ -111,9 +111,11 @@ async def run_scoring(
             )
         plan = _plan(evaluator, folder, before, scorers=scorers, options=options)
         _check_names(path, before, plan, replaces=replaces)
-        evaluator = await evaluator.check_sandboxes(
-            [(name, variant.handler) for _, variant in plan.cells for name in plan.judges.templates]
-        )
+        judgements = [
+            (name, variant.handler) for _, variant in plan.cells for name in plan.judges.templates
+        ]
+        evaluator.check_reached(judgements)
+        evaluator = await evaluator.check_sandboxes(judgements)
         manifest = {
             **before,
             "scorers": {**before.get("scorers", {}), **plan.scorer_parts},

@@ -189,7 +189,8 @@ class Session:
             reason = self.waves.cancel_reason()
         elif self.looks is not None and not reason:
             reason = self.looks.decision.status
-        self.display.show("end", snapshot := self._snapshot(), state)
+        snapshot = self._snapshot()
+        self.display.show("end", snapshot, state)
         return SessionEnd(
             state,
             reason,

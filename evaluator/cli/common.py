@@ -21,7 +21,7 @@ import click
 
 from evaluator import clock
 from evaluator.cli.echo import echo, echo_raw
-from evaluator.errors import ConfigurationError, MachineError, RecordError, UsageError
+from evaluator.errors import ConfigurationError, Diagnostic, MachineError, RecordError, UsageError
 from evaluator.errors.messages import amount, cut, did_you_mean, minutes_text, visible, visible_json
 from evaluator.errors.results import Outcome, TaskResult
 from evaluator.language.scopes import read_typed
@@ -154,11 +154,26 @@ def read_library(folders: Sequence[Path], *, shows_progress: bool = True) -> Tem
         return TemplateLibrary.load(*folders, on_progress=progress.update)
 
 
-def load_library(folders: Sequence[Path], *, shows_progress: bool = True) -> TemplateLibrary:
-    """The library without the templates that have errors, which are reported on standard error."""
+def load_library(
+    folders: Sequence[Path], *, shows_progress: bool = True, name: str | None = None
+) -> TemplateLibrary:
+    """The library without the templates that have errors, which are reported on standard error.
+
+    Where only the template `name` is used, the errors of templates that it does not name are
+    counted and not shown.
+    """
     library = read_library(folders, shows_progress=shows_progress)
-    for diagnostic in library.errors:
+    errors: Sequence[Diagnostic] = library.errors
+    if errors and name is not None and (name in library or name in library.broken):
+        errors = library.errors_for(name)
+    for diagnostic in errors:
         echo(library.format_diagnostic(diagnostic), err=True)
+    hidden = len(library.errors) - len(errors)
+    if hidden:
+        from shlex import join
+
+        command = join(["evaluator", "lint", *map(str, folders)])
+        echo(f"note: other templates have {amount(hidden, 'error')}; see: {command}", err=True)
     return library
 
 

@@ -226,10 +226,11 @@ class EvaluatorOptions(Checked, error=UsageError):
         ),
     ] = False
 
-    def make_evaluator(self, *, sends: bool = True) -> Evaluator:
+    def make_evaluator(self, *, sends: bool = True, template: str | None = None) -> Evaluator:
         """The Evaluator that these options describe, which is closed when the command ends;
         notices go to standard error. `sends`: it makes calls, so that the profiles of the project
-        need the user's permission.
+        need the user's permission. `template`: the only one that is used, if that is known; errors
+        of others are only counted.
 
         Raises: UsageError or ConfigurationError, for an option that cannot be used.
         """
@@ -238,7 +239,7 @@ class EvaluatorOptions(Checked, error=UsageError):
 
         if self.model is not None and not self.model.strip():
             raise UsageError("--model is empty; name one, e.g. openai/gpt-4o-mini, or leave it out")
-        library = load_library(self.folders)
+        library = load_library(self.folders, name=template)
         warn_of_unknown_roles(library, self.model_roles)
         if sends:
             permit_schemas(library, self.trust)

@@ -73,9 +73,9 @@ def run(
         request = common.read_text(request.removeprefix("@"))
     if request is not None and not request.strip():
         raise UsageError("the REQUEST is empty: describe the task, or name a --template")
-    evaluator = options.make_evaluator()
-    library = evaluator.library
     name = template or request or ""
+    evaluator = options.make_evaluator(template=name)
+    library = evaluator.library
     if template is not None or name in library:
         node = library.get(name).node
     else:

@@ -21,6 +21,7 @@ from evaluator.handler.profiles import Profiles, load_profiles, profile_named
 from evaluator.handler.tracing import UNTRACED, LoggedTracer, Tracer
 from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, RunOptions, Services
 from evaluator.interpreter.interpret import evaluate_node
+from evaluator.interpreter.preflight import check_reached
 from evaluator.interpreter.sandboxing import check_sandbox, needed_sandboxes
 from evaluator.interpreter.sync import run_sync
 from evaluator.library import TemplateLibrary
@@ -395,6 +396,15 @@ class EvaluatorParts:
         either closes the connections of both.
         """
         return self._copy(files=self.services.files.without(denied))
+
+    def check_reached(self, runs: Iterable[tuple[str, str | None]]) -> None:
+        """Checks the tools and schemas of the tasks that runs of these templates, each with a
+        profile or None, reach by name. Nothing is run or imported.
+
+        Raises: TemplateError, for a tool that is unknown or a schema that is invalid.
+        """
+        for template, handler in runs:
+            check_reached(self.services.domain(handler or self._options.handler), template)
 
     async def check_sandboxes(
         self, runs: Iterable[tuple[str, str | None]], asker: Asker | None = None

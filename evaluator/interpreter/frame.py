@@ -214,7 +214,7 @@ class Domain:
         default_factory=dict[tuple[int, bool, bool], Any]
     )
     tried: dict[int, TopLevel | Node] = field(default_factory=dict[int, "TopLevel | Node"])
-    """The ids of the nodes whose sandboxes are all known to work, see `check_sandboxes`."""
+    """The ids of the nodes that a run has passed `check_start` with, unless it was resumed."""
 
     def profile_of(self, task: Task) -> HandlerConfig:
         """The profile of a task here: that of every task, else the one that it names, else that of

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, cast
 
 from evaluator.errors import ConfigurationError, Diagnostic, TemplateError
 from evaluator.errors.messages import correction, did_you_mean
-from evaluator.interpreter.background import BACKGROUND_TOOLS
-from evaluator.interpreter.toolset import TASK_TOOLS
+from evaluator.interpreter.frame import Domain, Run
+from evaluator.interpreter.sandboxing import check_sandboxes
 from evaluator.library import TemplateLibrary
 from evaluator.library.shapes import (
     SchemaFileError,
@@ -20,16 +20,78 @@ from evaluator.library.shapes import (
     of_schema,
     read_schema,
 )
-from evaluator.nodes import Task, TopLevel
+from evaluator.nodes import Atomic, Node, OutputFormat, Task, TopLevel
 from evaluator.nodes.walk import tasks
-from evaluator.output import parse_output
 from evaluator.output.schema import schema_problem
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox, SandboxKind
-from evaluator.tools.mcp import McpServer
 from evaluator.tools.mcp.servers import server_of_tool
 
 if TYPE_CHECKING:
-    from evaluator.interpreter.frame import Services
+    from evaluator.tools.mcp import McpServer
+
+
+async def check_start(run: Run, node: TopLevel | Node, domain: Domain) -> None:
+    """Checks, before the first call of a run of `node` in `domain`, what would fail it later: the
+    tools, schemas and sandboxes of the tasks that it reaches. Once for each node of a domain, and
+    only where something is run for real.
+
+    A resumed run whose record has steps is not refused for the tools and schemas of later ones;
+    nor is a subtask, which may have only the tools of the task that asks for it.
+
+    Raises: TemplateError, for a tool or a schema; ConfigurationError, for a sandbox or a profile.
+    """
+    earlier = run.steps.earlier
+    has_begun = earlier is not None and bool(earlier.recording.steps)
+    if not has_begun and run.caller is None and not run.services.dry_run:
+        root = node
+        if run.template is not None and run.template_sha256 is not None:
+            root = run.template
+        check_reached(domain, root)
+    await check_sandboxes(run, node, domain)
+
+
+def check_reached(domain: Domain, root: str | TopLevel | Node) -> None:
+    """Checks the tasks that a run of `root`, a node or the name of a template, reaches by name in
+    `domain` for unknown tools and invalid schemas, which fail every such task.
+
+    A `module:Model` is not imported, and what only a model may choose is not checked.
+
+    Raises: TemplateError; UsageError, for a template that is missing.
+    """
+    problems = [
+        problem
+        for task in domain.services.library.needs(root).doubtful
+        for problem in _fatal(domain, task)
+    ]
+    if problems:
+        raise TemplateError(list(dict.fromkeys(problems)))
+
+
+def _fatal(domain: Domain, task: Task) -> list[Diagnostic]:
+    """The findings about a task that fail it whenever it runs."""
+    services = domain.services
+    problems: list[Diagnostic] = []
+    # Only the model of an atomic task is offered its tools.
+    if task.tools and isinstance(task, Atomic):
+        from evaluator.tools.controls import OF_TASK_TOOLS
+
+        library = services.library
+        if not all(
+            name in OF_TASK_TOOLS or name in library or name in services.tools
+            for name in task.tools
+        ):
+            tools = services.tools.names()
+            problems += _of_tools(
+                task,
+                known_tools(library, tools),
+                domain.profile_of(task).mcp,
+                otherwise=f"the tools are: {', '.join([*tools, *OF_TASK_TOOLS])}",
+            )
+    if task.output is not None and task.output.type != "text":
+        roots = [*map(str, services.files.roots.folders)]
+        _, found = _schema_of(task.output, roots)
+        problems += [problem for problem in found if problem.code == "bad-schema"]
+    return problems
 
 
 def check_surroundings(
@@ -55,39 +117,11 @@ def check_surroundings(
     return list(dict.fromkeys(problems))
 
 
-_FATAL = frozenset({"unknown-tool", "bad-schema"})
-"""Codes of errors that fail every task that has them."""
-
-
-def check_reached(services: Services, name: str) -> None:
-    """Checks the template `name` and those that it may call for errors that would fail its runs
-    after the first calls.
-
-    Raises: TemplateError; UsageError, for a template that is missing.
-    """
-    library = services.library
-    known = known_tools(library, services.tools.names())
-    servers = [server for profile in services.profiles.values() for server in profile.mcp]
-    problems = [
-        problem
-        for each in (name, *library.called_by(name))
-        for problem in check_node(
-            library.get(each).node,
-            known,
-            profiles=services.profiles.keys(),
-            servers=servers,
-            sandboxes={},
-            roots=[*map(str, services.files.roots.folders)],
-        )
-        if problem.code in _FATAL
-    ]
-    if problems:
-        raise TemplateError(list(dict.fromkeys(problems)))
-
-
 def known_tools(library: TemplateLibrary, tools: Collection[str]) -> set[str]:
     """What a template may name as a tool: `tools`, those of every task, and templates."""
-    return {*tools, *TASK_TOOLS, *BACKGROUND_TOOLS, *library.templates, *library.broken}
+    from evaluator.tools.controls import OF_TASK_TOOLS
+
+    return {*tools, *OF_TASK_TOOLS, *library.templates, *library.broken}
 
 
 def check_node(
@@ -101,25 +135,7 @@ def check_node(
     """The findings of `check_surroundings` about one template; `known` are the tools."""
     problems: list[Diagnostic] = []
     for task in tasks(node):
-        for number, tool in enumerate(task.tools):
-            # The tools of an MCP server are known only while it runs.
-            if tool and tool not in known and server_of_tool(tool, servers) is None:
-                message = f"no tool and no template is called {tool!r}"
-                hint = did_you_mean(tool, sorted(known))
-                if task.tool_spans:
-                    span = task.tool_spans[number]
-                else:
-                    span = task.span
-                problems.append(
-                    Diagnostic(
-                        "error",
-                        "unknown-tool",
-                        message=message,
-                        span=span,
-                        hint=hint,
-                        fix=_fix(tool, known),
-                    )
-                )
+        problems += _of_tools(task, known, servers)
         ref = task.profile
         if task.handler is not None and ref is not None and ref not in profiles:
             message = f"no handler profile is called {ref!r}"
@@ -136,6 +152,38 @@ def check_node(
             )
         problems += _of_output(task, roots)
         problems += _of_sandbox(task, sandboxes)
+    return problems
+
+
+def _of_tools(
+    task: Task,
+    known: Collection[str],
+    servers: Iterable[McpServer],
+    *,
+    otherwise: str | None = None,
+) -> list[Diagnostic]:
+    """A finding for each unknown tool; `otherwise` is its hint where no known name is near."""
+    problems: list[Diagnostic] = []
+    for number, tool in enumerate(task.tools):
+        # The tools of an MCP server are known only while it runs.
+        if not tool or tool in known or server_of_tool(tool, servers) is not None:
+            continue
+        message = f"no tool and no template is called {tool!r}"
+        hint = did_you_mean(tool, sorted(known), otherwise=otherwise)
+        if task.tool_spans:
+            span = task.tool_spans[number]
+        else:
+            span = task.span
+        problems.append(
+            Diagnostic(
+                "error",
+                "unknown-tool",
+                message=message,
+                span=span,
+                hint=hint,
+                fix=_fix(tool, known),
+            )
+        )
     return problems
 
 
@@ -183,18 +231,11 @@ def _of_output(task: Task, roots: Sequence[str]) -> list[Diagnostic]:
         or (output.schema is not None and is_model(output.schema))
     ):
         return []
-    schema = output.schema
-    if schema is not None and not _is_readable(schema):
-        return []  # reported where the template was read
-    try:
-        if schema is not None and is_file(schema):
-            schema = read_schema(schema, folder_of(output.span.file), roots=roots)
-    except SchemaFileError as bad:
-        return [Diagnostic("error", bad.code, message=bad.message, span=output.span, hint=bad.hint)]
-    problem = schema_problem(schema)
-    if problem is not None:
-        return [Diagnostic("error", "bad-schema", message=problem, span=output.span)]
-    problems: list[Diagnostic] = []
+    schema, problems = _schema_of(output, roots)
+    if problems or (schema is None and output.schema is not None):
+        return problems
+    from evaluator.output import parse_output
+
     for example in task.examples:
         error = parse_output(example.output, output.type, schema=schema).error
         if error is not None:
@@ -202,3 +243,23 @@ def _of_output(task: Task, roots: Sequence[str]) -> list[Diagnostic]:
             place = example.places.get(None, example.span)
             problems.append(Diagnostic("warning", "example-output", message=message, span=place))
     return problems
+
+
+def _schema_of(output: OutputFormat, roots: Sequence[str]) -> tuple[str | None, list[Diagnostic]]:
+    """The schema of an output format, without access to its file, and the error in it. None for no
+    schema, one that is imported, and one whose error is reported where the template was read.
+    """
+    schema = output.schema
+    if schema is None or is_model(schema) or not _is_readable(schema):
+        return None, []
+    try:
+        if is_file(schema):
+            schema = read_schema(schema, folder_of(output.span.file), roots=roots)
+    except SchemaFileError as bad:
+        return None, [
+            Diagnostic("error", bad.code, message=bad.message, span=output.span, hint=bad.hint)
+        ]
+    problem = schema_problem(schema)
+    if problem is not None:
+        return None, [Diagnostic("error", "bad-schema", message=problem, span=output.span)]
+    return schema, []

@@ -27,8 +27,8 @@ from evaluator.interpreter.frame import (
     Services,
 )
 from evaluator.interpreter.interpret import evaluate_node
+from evaluator.interpreter.preflight import check_start
 from evaluator.interpreter.runs import Binder
-from evaluator.interpreter.sandboxing import check_sandboxes
 from evaluator.interpreter.xml_requests import is_bare, is_xml, read_xml_request
 from evaluator.language.scopes import Scope
 from evaluator.library import TemplateLibrary
@@ -386,7 +386,7 @@ def _of_choice(services: Services, words: str, candidates: Sequence[Candidate]) 
         _add_extraction(of_chosen, words)
         node = cast(Task, of_chosen.node)
         inner = replace(frame, arguments=values)
-        await check_sandboxes(run, node, inner.domain)
+        await check_start(run, node, inner.domain)
         if of_chosen.body is not None:
             outcome = await of_chosen.body(run, inner)
         else:

@@ -46,7 +46,7 @@ from evaluator.interpreter.frame import (
     Services,
     Shots,
 )
-from evaluator.interpreter.sandboxing import check_sandboxes
+from evaluator.interpreter.preflight import check_start
 from evaluator.limits.budget import Budget
 from evaluator.nodes import Atomic, Function
 from evaluator.output.schema import schema_imports
@@ -172,7 +172,7 @@ async def _evaluate(run: Run) -> Outcome:
                     budget=run.budget,
                 )
             if node is not None and id(node) not in frame.domain.tried:
-                await check_sandboxes(run, node, frame.domain)
+                await check_start(run, node, frame.domain)
             if run.options.shots and not isinstance(node, Atomic):
                 raise UsageError(
                     "shots are turns of the conversation of an atomic task, and this task is not "

@@ -63,7 +63,8 @@ async def check_sandboxes(run: Run, node: TopLevel | Node, domain: Domain) -> No
         return
     for sandbox in needed_sandboxes(domain, node):
         await check_sandbox(services, sandbox, services.asker)
-    domain.tried[id(node)] = node
+    if earlier is None:
+        domain.tried[id(node)] = node
 
 
 async def check_sandbox(services: Services, sandbox: Sandbox, asker: Asker | None) -> None:

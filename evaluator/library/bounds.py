@@ -34,7 +34,8 @@ class CallBound:
     """The smallest and the largest number of model calls. `max_calls` is None if no bound is known,
     or above 10^15.
 
-    `min_calls` is that of a run that succeeds. `lines` explain the numbers.
+    `min_calls` is that of a run that succeeds, whatever fails in it that it tolerates. `lines`
+    explain the numbers.
     """
 
     min_calls: int
@@ -271,8 +272,11 @@ class CallCounter:
                 holds = truth(each.guard)
             if each.one_of and (is_chosen or holds is False):
                 continue
+            once = self._count(each.node, {}, level=level)
+            if each.may_fail:
+                once = (min(once[0], self._least_of_failure(each.node)), once[1])
             found = self._times(
-                self._count(each.node, {}, level=level),
+                once,
                 each.repeats.least,
                 most=each.repeats.most,
                 what=f"{_name(node)}: {each.repeats.why}, whose number",
@@ -284,6 +288,29 @@ class CallCounter:
             is_chosen = holds is True
             is_certain = is_certain or is_chosen or each.guard is None
         return _add(total, _any_of(one_of if is_certain else [*one_of, _NONE]))
+
+    def _least_of_failure(self, node: TopLevel | Node) -> int:
+        """The fewest calls of a run of `node` that fails, with which a task around it goes on: 1
+        where nothing but the answer of its own model can fail.
+        """
+        seen: set[str] = set()
+        while not isinstance(node, Task):
+            if any(map(_calls_in, texts(node))):
+                return 0
+            if isinstance(node, Function):
+                node = node.body
+            elif isinstance(node, Call) and node.template in self._templates:
+                if node.template in seen:
+                    return 0
+                seen.add(node.template)
+                node = self._templates[node.template]
+            else:
+                return 0
+        is_first = not any(map(_calls_in, texts(node)))
+        is_first = is_first and all(declared.task is None for declared in node.inputs)
+        if isinstance(node, Atomic):
+            is_first = is_first and all(turn.node is None for turn in node.turns)
+        return int(node.asks_model and is_first)
 
     def _called(self, name: str, level: int) -> _Range:
         if name in self._ranges:

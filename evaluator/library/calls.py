@@ -15,8 +15,9 @@ from evaluator.errors import Diagnostic, ExpressionError
 from evaluator.errors.messages import amount, correction, did_you_mean, listed, shortened
 from evaluator.language.analysis import analyse
 from evaluator.language.syntax import CallReference
-from evaluator.library.shapes import literal_fits, mismatch
-from evaluator.nodes import Call, Expression, Function, Node, Span, Text, TopLevel
+from evaluator.lazy_dataclass import frozen
+from evaluator.library.shapes import is_file, literal_fits, mismatch
+from evaluator.nodes import Atomic, Call, Expression, Function, Node, Span, Task, Text, TopLevel
 from evaluator.nodes.values import Shape, of_type, type_text
 from evaluator.nodes.walk import children, operands, tasks, texts
 
@@ -326,3 +327,34 @@ def _cycles(graph: Graph, weakest: EdgeKind) -> dict[str, list[str]]:
 def roles_of(node: TopLevel | Node) -> Iterator[str]:
     """The model roles that the tasks in `node` name."""
     return (task.model_role for task in tasks(node) if task.model_role is not None)
+
+
+@frozen
+class Needs:
+    """What a run may need: the model roles that its tasks name, and those of its tasks that name
+    tools or declare a JSON Schema, which may be unknown or invalid.
+    """
+
+    roles: frozenset[str]
+    doubtful: tuple[Task, ...]
+
+
+def needs_of(nodes: Iterable[TopLevel | Node]) -> Needs:
+    """What the tasks in `nodes` need."""
+    roles: set[str] = set()
+    doubtful: list[Task] = []
+    for node in nodes:
+        for task in tasks(node):
+            if task.model_role is not None:
+                roles.add(task.model_role)
+            if (task.tools and isinstance(task, Atomic)) or _declares_document(task):
+                doubtful.append(task)
+    return Needs(frozenset(roles), tuple(doubtful))
+
+
+def _declares_document(task: Task) -> bool:
+    """Whether the output of a task is read by a JSON Schema, inline or in a file."""
+    output = task.output
+    if output is None or output.type == "text" or output.schema is None:
+        return False
+    return output.schema.lstrip().startswith("{") or is_file(output.schema)

@@ -29,6 +29,7 @@ from evaluator.nodes import Function, Span, Task, TopLevel
 from evaluator.patterns import Pattern
 
 if TYPE_CHECKING:
+    from evaluator.library.calls import Needs
     from evaluator.library.matching import Ranker
 
 
@@ -86,7 +87,7 @@ class Content:
     `entries` are the files read, in groups that are searched in order: the added texts, then one
     group for each root. `unread` are the shipped files that nothing needed, by the names of their
     templates; there are none where there are findings, since these may mention any name. `refused`
-    are the findings about files that were not read; `calls`, `roles`, `bounds`, `texts` and the
+    are the findings about files that were not read; `calls`, `needs`, `bounds`, `texts` and the
     rankers are made at first use.
     """
 
@@ -99,7 +100,7 @@ class Content:
     checked: Mapping[str, Checked] = field(default_factory=dict[str, Checked])
     unusable: tuple[TopLevel, ...] = ()
     calls: dict[str, Mapping[str, str]] = field(default_factory=dict[str, "Mapping[str, str]"])
-    roles: dict[str, frozenset[str]] = field(default_factory=dict[str, "frozenset[str]"])
+    needs: dict[str, Needs] = field(default_factory=dict[str, "Needs"])
     bounds: dict[tuple[str, Hashable], Any] = field(default_factory=dict[Any, Any])
     ranker: Ranker | None = None
     composites: Ranker | None = None

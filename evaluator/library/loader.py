@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from evaluator.errors import Diagnostic, TemplateError, UsageError
 from evaluator.errors.messages import agree, amount, cut, did_you_mean, limited_hints, type_of
 from evaluator.files.locations import shipped as shipped_folder
-from evaluator.library.calls import calls_of, reachable, roles_of
+from evaluator.library.calls import Needs, calls_of, needs_of, reachable
 from evaluator.library.checks import errors_of, in_order
 from evaluator.library.content import (
     Content,
@@ -36,6 +36,7 @@ from evaluator.library.files import Root, TemplateFile, scan
 from evaluator.library.reading import LoadedFile, format_with_line, read_entry, read_string
 from evaluator.library.resolve import RefResolver
 from evaluator.nodes import Atomic, Call, Cond, Function, Node, Span, Task, TopLevel
+from evaluator.nodes.walk import tasks
 
 if TYPE_CHECKING:
     from evaluator.library.matching import Match, Ranker
@@ -172,6 +173,32 @@ class TemplateLibrary:
     def errors(self) -> tuple[Diagnostic, ...]:
         return tuple(errors_of(self._content.diagnostics))
 
+    def errors_for(self, name: str) -> list[Diagnostic]:
+        """The errors in the files of the template `name`, and of those that it names, as a call, a
+        tool or a `ref`, directly or through others.
+        """
+        state = self._state
+        nodes = {node.name: node for node in state.unusable}
+        nodes |= {known: template.node for known, template in state.templates.items()}
+
+        def named(one: str) -> set[str] | None:
+            node = nodes.get(one)
+            if node is None:
+                return set() if one in state.broken else None
+            names = {*calls_of(node)}
+            for task in tasks(node):
+                names.update(task.tools)
+                if task.ref is not None:
+                    names.add(task.ref)
+            return names
+
+        reached = reachable([name], named).keys()
+        files: set[str | None] = set()
+        for entry in chain.from_iterable(state.entries):
+            if not reached.isdisjoint(entry.names):
+                files |= {entry.shown, *entry.texts}
+        return [error for error in self.errors if error.span.file in files]
+
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
         return tuple(d for d in self._state.diagnostics if d.severity == "warning")
@@ -224,18 +251,23 @@ class TemplateLibrary:
             state.calls[name] = {other: known[other].sha256 for other in found if other != name}
         return state.calls[name]
 
-    def roles_reached(self, name: str) -> frozenset[str]:
-        """The model roles named by the template `name` and by those that a run of it may call.
+    def needs(self, root: str | Node | Function) -> Needs:
+        """What a run of a template, or of a node that need not be registered, may need: it and the
+        templates that it may call. Those that a model may choose are not among them.
 
-        Raises: as `get`.
+        Raises: as `get`, for the name of a template.
         """
-        roles = self._with_shipped(name).roles
-        if name not in roles:
-            reached = (name, *self.called_by(name))
-            roles[name] = frozenset(
-                role for each in reached for role in roles_of(self.get(each).node)
+        if not isinstance(root, str):
+            starts = [name for name in calls_of(root) if name in self]
+            called = dict.fromkeys(
+                name for start in starts for name in (start, *self.called_by(start))
             )
-        return roles[name]
+            return needs_of([root, *(self.get(name).node for name in called)])
+        known = self._with_shipped(root).needs
+        if root not in known:
+            reached = (root, *self.called_by(root))
+            known[root] = needs_of(self.get(name).node for name in reached)
+        return known[root]
 
     @property
     def bounds(self) -> dict[tuple[str, Hashable], Any]:

@@ -11,9 +11,10 @@ a child node, a part, data), in which element or attribute XML has it, its range
 the names that its scope gains (`binds`), with their shapes (those that are computed are in
 `declare`); `BOUND_NAMES` says what they mean. What is not a field is a class variable
 (`default_context`, `asks_model`, `runs_process`) or a short method: `repeats` says how often the
-child nodes run (`repeats_of`, where they differ; `one_of` declares children that are
-alternatives), `result` which shape the result has, `doubts` what is probably a mistake. What every
-operator has (`Task`), and the nodes that are not operators, are in `tree`.
+child nodes run (`repeats_of`, where they differ; `one_of` declares children that are alternatives,
+`may_fail` those whose failure does not end the task), `result` which shape the result has, `doubts`
+what is probably a mistake. What every operator has (`Task`), and the nodes that are not operators,
+are in `tree`.
 
 Everything else is generic over these declarations: reading and writing XML (`xml.build_task`,
 `xml.write`), variables in scope (`library.scoping`), call bounds (`library.bounds`), `ref`
@@ -211,8 +212,7 @@ class Sequential(Task):
     )
 
     def repeats(self, given: Mapping[str, Any]) -> Repeats:
-        count = len(self.steps)
-        return Repeats(1, 1, why=f"{count} step{'' if count == 1 else 's'}")
+        return Repeats(1, 1, why=_amount(len(self.steps), "step"))
 
     def result(self, known: Known) -> Shape:
         if self.steps:
@@ -259,7 +259,7 @@ class Iteration(Task):
         if unknown:
             return Repeats(0, None, why="as many items as its inputs hold")
         count = len(self.items({**dict.fromkeys(self.iterated), **known}))
-        return Repeats(count, count, why=f"{count} item{'' if count == 1 else 's'}")
+        return Repeats(count, count, why=_amount(count, "item"))
 
     def doubts(self) -> Iterator[Doubt]:
         if not self.inputs:
@@ -344,9 +344,12 @@ class DirectorEvaluatorLoop(Task):
             ),
         ),
     )
-    script_execution: Script | None = child(default=None, form="script", binds=AFTER_DIRECTOR)
+    script_execution: Script | None = child(
+        default=None, form="script", binds=AFTER_DIRECTOR, may_fail=True
+    )
     evaluator: Node = child(
         binds=AFTER_DIRECTOR,
+        may_fail=True,
         expects=(
             (
                 ("director_result", "script_output"),
@@ -360,6 +363,8 @@ class DirectorEvaluatorLoop(Task):
         most = self.max_iterations
         if isinstance(most, Text):
             return Repeats(1, None, why="iterations set by a variable")
+        if most == 1:
+            return Repeats(1, 1, why="1 iteration")
         return Repeats(1, most, why=f"1 to {most} iterations")
 
     def result(self, known: Known) -> Shape:
@@ -408,6 +413,12 @@ def operators_with(element: str | None, attribute: str | None = None) -> tuple[s
     own element).
     """
     return _owners(tuple(OPERATORS.values())).get((element, attribute), ())
+
+
+def _amount(count: int, noun: str) -> str:
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun}s"
 
 
 @lru_cache(maxsize=4)

@@ -117,6 +117,8 @@ class Field:
     """The field beside it with the expression that has to hold; the first child of `one_of` whose
     guard holds runs.
     """
+    may_fail: bool = False
+    """The task may succeed though the child failed."""
     expects: tuple[tuple[tuple[str, ...], str], ...] = ()
     """Groups of names: a child has to read at least one of each; the text says what it means that
     it reads none.
@@ -143,6 +145,8 @@ class Field:
         limits += [f"at most {self.most:g}"] if self.most is not None else []
         if self.form == "integer":
             what = "a whole number"
+            if self.most is None:
+                limits.append(f"at most {_LARGEST:,.0f}")
         else:
             what = "a number"
         return f"{what} {' and '.join(limits)}".rstrip()
@@ -269,12 +273,14 @@ def child(
     form: Literal["role", "steps", "script"] = "role",
     binds: Mapping[str, Binding],
     one_of: bool = False,
+    may_fail: bool = False,
     expects: tuple[tuple[tuple[str, ...], str], ...] = (),
 ) -> Any:
     """A child node in an element of its own, or with form `steps` several; it sees the names that
     `binds` has.
 
-    `one_of`: only one of the children that are declared so runs. `expects`: groups of names; the
+    `one_of`: only one of the children that are declared so runs. `may_fail`: the task may succeed
+    though the child failed, as after an answer that cannot be read. `expects`: groups of names; the
     child has to read at least one of each. The message is for a child that reads none.
     """
     return _declare(
@@ -285,6 +291,7 @@ def child(
         required=default is MISSING,
         binds=binds,
         one_of=one_of,
+        may_fail=may_fail,
         expects=expects,
     )
 

@@ -25,13 +25,14 @@ def children(node: Any) -> Iterator[Node]:
 @frozen
 class Operand:
     """A child that a node runs. With `one_of` it is an alternative, chosen if `guard` is None or
-    holds.
+    holds. `may_fail`: the node may succeed though the child failed.
     """
 
     node: Node
     repeats: Repeats
     one_of: bool
     guard: Expression | None
+    may_fail: bool = False
 
 
 def operands(node: TopLevel | Node, given: Mapping[str, Any]) -> Iterator[Operand]:
@@ -44,7 +45,7 @@ def operands(node: TopLevel | Node, given: Mapping[str, Any]) -> Iterator[Operan
                 repeats = node.repeats_of(field.name, given)
             else:
                 repeats = Repeats(1, 1)
-            yield Operand(value, repeats, one_of=field.one_of, guard=None)
+            yield Operand(value, repeats, one_of=field.one_of, guard=None, may_fail=field.may_fail)
         else:
             for branch, _, child in values(value, "node"):
                 if branch.one_of:

@@ -62,6 +62,28 @@ def test_no_row_is_begun(tmp_path, part, code, is_called):
     assert calls == []
 
 
+@pytest.mark.parametrize("rows", [[{}], [{"output": "3"}]], ids=["evaluated", "answered"])
+def test_a_judge_is_checked_before_the_first_row_is_paid(tmp_path, rows):
+    judge = STEPS.format('<tools><tool name="populaton"/></tools>')
+    judge = judge.replace(
+        'name="steps"><description>d</description>',
+        'name="own_judge"><description>d</description><inputs><input name="reply"/></inputs>',
+    )
+    calls = []
+    evaluator = evaluator_of(f"<library>{STEPS.format('')}{judge}</library>", calls)
+    options = {"answers": "output"} if "output" in rows[0] else {}
+    with pytest.raises(TemplateError, match="populaton"):
+        run_batch_sync(
+            "steps",
+            rows,
+            evaluator=evaluator,
+            scorers=['graded:template=own_judge,inputs={"reply":"output"}'],
+            output=tmp_path / "batch",
+            **options,
+        )
+    assert calls == []
+
+
 def test_tools_of_the_evaluator_are_known(tmp_path):
     calls = []
     xml = STEPS.format('<tools><tool name="population"/><tool name="subtask"/></tools>')

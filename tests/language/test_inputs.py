@@ -172,7 +172,13 @@ def test_a_setting_is_typed_after_substitution(name: str, value: Any, expected: 
         ("max_turns", text("{{ nope }}"), "undefined-variable", "nope"),
         ("max_turns", True, "wrong-type", "got boolean"),
         ("timeout_s", float("nan"), "out-of-range", "nan"),
-        ("max_turns", 0, "out-of-range", "at least 1, not 0"),
+        ("max_turns", 0, "out-of-range", "of at least 1 and at most 1,000,000,000,000,000, not 0"),
+        (
+            "max_turns",
+            10**18,
+            "out-of-range",
+            "at most 1,000,000,000,000,000, not 1000000000000000000",
+        ),
     ],
 )
 def test_a_setting_that_does_not_fit_is_a_located_error(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evaluator import TemplateLibrary
+from evaluator import Evaluator, SimulatedBackend, TemplateLibrary
 from evaluator.library import bound
 from evaluator.library.bounds import CallBound
 
@@ -144,6 +144,63 @@ def test_calls_are_bounded_by(tmp_path, xml, least, most):
     library, node = the_task(tmp_path, xml)
     found = bound(node, library, tools_granted=True)
     assert (found.min_calls, found.max_calls) == (least, most)
+
+
+def loop(evaluator: str) -> str:
+    return (
+        '<task type="director_evaluator_loop" name="t"><description>d</description>'
+        f"<max_iterations>1</max_iterations>{role('director', 1)}{evaluator}</task>"
+    )
+
+
+TWO_STEPS = (
+    '<evaluator type="sequential"><description>d</description><steps>'
+    f"{atomic('first')}{atomic('second')}</steps></evaluator>"
+)
+
+
+@pytest.mark.parametrize(
+    ("evaluator", "least"),
+    [
+        (role("evaluator", 1), 2),
+        (TWO_STEPS, 1),
+        (
+            '<evaluator type="atomic"><description>d</description><inputs><input name="i">'
+            f"{atomic()}</input></inputs></evaluator>",
+            1,
+        ),
+    ],
+    ids=["one call", "steps", "an input"],
+)
+def test_the_least_calls_count_what_an_evaluator_that_fails_makes(tmp_path, evaluator, least):
+    library, node = the_task(tmp_path, loop(evaluator))
+    assert bound(node, library).min_calls == least
+
+
+def test_a_run_whose_evaluator_fails_at_its_first_step_makes_no_fewer_calls_than_the_bound(
+    tmp_path,
+):
+    answers = iter(["a draft", ""])
+    calls = []
+
+    def answer(request):
+        calls.append(request)
+        return next(answers)
+
+    library, node = the_task(tmp_path, loop(TWO_STEPS))
+    backend = SimulatedBackend(script=answer)
+    evaluator = Evaluator(library, "offline", backend=backend, tasks_dir=None)
+    assert evaluator.evaluate_sync("t").unwrap().content == "a draft"
+    assert bound(node, library).min_calls <= len(calls) == 2
+
+
+def test_one_step_one_item_and_one_iteration_are_singular(tmp_path):
+    library, node = the_task(tmp_path, sequential(atomic("a")))
+    assert bound(node, library).explanation.startswith("sequential t, 1 step: ")
+    library, node = the_task(tmp_path, reduction("string[]"))
+    assert ", 1 item: " in bound(node, library, {"docs": ["a"]}).explanation
+    library, node = the_task(tmp_path, loop(role("evaluator", 1)))
+    assert ", 1 iteration: " in bound(node, library).explanation
 
 
 def test_given_inputs_make_the_items_known(tmp_path):

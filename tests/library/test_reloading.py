@@ -276,7 +276,7 @@ def test_the_roles_reached_follow_a_changed_template(tmp_path: Path) -> None:
     role = '<model role="judge"/>'
     named = task("two").replace("<instructions>", f"{role}<instructions>")
     library = TemplateLibrary.load(put(tmp_path, one=task("one", "{{ two() }}"), two=named))
-    assert library.roles_reached("one") == {"judge"} == library.roles_reached("two")
+    assert library.needs("one").roles == {"judge"} == library.needs("two").roles
     put(tmp_path, two=named.replace("judge", "editor"))
     library.reload()
-    assert library.roles_reached("one") == {"editor"}
+    assert library.needs("one").roles == {"editor"}
