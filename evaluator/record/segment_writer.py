@@ -385,8 +385,8 @@ class SegmentJournal(Journal):
             raise self._fail("sync", error) from error
 
     def add_summary(self, summary: Summary) -> None:
-        self._status = summary.status
         super().add_summary(summary)
+        self._status = summary.status
 
     def settle(self, status: FinalStatus) -> None:
         if self.policy != "off":
