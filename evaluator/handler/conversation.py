@@ -81,7 +81,7 @@ class SessionPlan:
     `max_output_tokens` the longest answer; None where unknown. `tool_tokens` is the size of the
     tools. `cache_terms` are those of the provider's prompt cache, None where it is not used.
     `settings` are recorded by the first step, `fingerprinted` is a part of what each step is
-    fingerprinted by, and `sampling` has the values of SAMPLING.
+    fingerprinted by, and `sampling` are the fields of each request that SAMPLING names.
     """
 
     config: HandlerConfig
@@ -95,7 +95,7 @@ class SessionPlan:
     cache_terms: CacheTerms | None
     settings: Mapping[str, Any]
     fingerprinted: FixedPart
-    sampling: tuple[Any, ...]
+    sampling: Mapping[str, Any]
 
     def priced(self, usage: Usage, *, is_batch: bool = False) -> Usage:
         """`usage` with its cost, where the price of the model is known."""
@@ -143,7 +143,7 @@ def plan_session(
         cache_terms=None if is_free else cache_terms_of(config, choice.label),
         settings=settings,
         fingerprinted=FixedPart(fingerprinted),
-        sampling=tuple(getattr(config, name) for name in SAMPLING),
+        sampling={name: getattr(config, name) for name in SAMPLING},
     )
 
 
@@ -218,6 +218,7 @@ class Session:
         plan: SessionPlan,
         log: SessionLog,
         budget: Budget,
+        *,
         hints: Hints = Hints(),  # noqa: B008
         epoch: int = 1,
     ) -> None:
@@ -349,14 +350,14 @@ class Session:
         return ModelRequest(
             plan.choice.model,
             tuple(self._messages),
-            plan.tools,
-            plan.config.max_output_tokens,
-            timeout_s,
-            self._hints,
-            schema,
-            cache_marks,
-            self._call_mark,
-            *plan.sampling,
+            tools=plan.tools,
+            max_output_tokens=plan.config.max_output_tokens,
+            timeout_s=timeout_s,
+            hints=self._hints,
+            schema=schema,
+            cache_marks=cache_marks,
+            call_mark=self._call_mark,
+            **plan.sampling,
         )
 
     def prefix(self) -> Prefix | None:
@@ -430,7 +431,7 @@ class Session:
         if plan.choice.limiter is not None or self.budget.has_cost_limit:
             max_cost_usd = self.max_turn_cost()
         path = self.log.path_of(f"turn[{self.turns}]")
-        return TurnCall(self, path, args, self._history, max_cost_usd)
+        return TurnCall(self, path, args=args, fingerprint=self._history, max_cost_usd=max_cost_usd)
 
     def max_turn_cost(self, *, is_batch: bool = False) -> float | None:
         """The most that the next turn may cost in US dollars; None where unknown."""

@@ -85,11 +85,12 @@ class Handler(Session):
         plan: SessionPlan,
         log: SessionLog,
         budget: Budget,
+        *,
         hints: Hints = Hints(),  # noqa: B008
         epoch: int = 1,
         tools: Tools | None = None,
     ) -> None:
-        super().__init__(plan, log, budget, hints, epoch)
+        super().__init__(plan, log, budget, hints=hints, epoch=epoch)
         self._closed = False
         self._only_offers = tools is None and bool(plan.tools)
         self._tools = tools
@@ -158,11 +159,11 @@ class Handler(Session):
         return HandlerAnswer(
             response.content,
             response.finish_reason,
-            self.budget.usage,
-            self.warnings,
-            response.reasoning,
-            calls,
-            response.logprobs,
+            usage=self.budget.usage,
+            warnings=self.warnings,
+            reasoning=response.reasoning,
+            tool_calls=calls,
+            logprobs=response.logprobs,
         )
 
     async def _run_tools(self, calls: Sequence[ToolCall]) -> bool:
