@@ -15,6 +15,7 @@ from evaluator import RecordError, TaskStore, disk
 from evaluator.errors import RecordIncomplete, RecordNotWritten
 from evaluator.record.journal import Journal
 from evaluator.record.recorded_steps import RecordedSteps, ReplayedSteps, ResumedSteps, Unfinished
+from evaluator.record.segment_writer import MAX_SHARED_BYTES
 from evaluator.record.step_log import StepLog
 from evaluator.record.steps import Step, StepEnd, StepStart, Summary
 
@@ -77,6 +78,33 @@ def test_tasks_of_one_turn_of_the_loop_share_a_write_and_a_full_disk_fails_them_
     reader = TaskStore(store.root)
     assert reader.damage() == []
     assert [task.status for task in reader.list()].count("completed") == 5
+
+
+def test_what_is_written_together_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = TaskStore(tmp_path / "tasks", is_packed=True)
+    begin(store).abandon()
+    text = "x" * (MAX_SHARED_BYTES * 2 // 5)
+    writes: list[int] = []
+    real = disk.pwrite
+
+    def pwrite(fd: int, data: bytes, offset: int) -> int:
+        writes.append(len(data))
+        return real(fd, data, offset)
+
+    async def begun(size: int) -> None:
+        log = StepLog(store.create("do it"))
+        await log.begin("turn[1]", "model", "m", {"content": text * size}, "f")
+
+    async def main() -> None:
+        await asyncio.gather(*(begun(size) for size in (1, 3, 1, 1, 0)))
+
+    monkeypatch.setattr(disk, "pwrite", pwrite)
+    asyncio.run(main())
+    # Two of the small ones and the empty one share a write; the others write at once.
+    assert [round(size / len(text)) for size in writes] == [3, 1, 2]
+    store.close()
 
 
 @pytest.mark.parametrize("moment", ["begin", "close"])
