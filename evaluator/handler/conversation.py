@@ -350,9 +350,9 @@ class Session:
         return ModelRequest(
             plan.choice.model,
             tuple(self._messages),
-            tools=plan.tools,
-            max_output_tokens=plan.config.max_output_tokens,
-            timeout_s=timeout_s,
+            plan.tools,
+            plan.config.max_output_tokens,
+            timeout_s,
             hints=self._hints,
             schema=schema,
             cache_marks=cache_marks,
@@ -431,7 +431,7 @@ class Session:
         if plan.choice.limiter is not None or self.budget.has_cost_limit:
             max_cost_usd = self.max_turn_cost()
         path = self.log.path_of(f"turn[{self.turns}]")
-        return TurnCall(self, path, args=args, fingerprint=self._history, max_cost_usd=max_cost_usd)
+        return TurnCall(self, path, args, self._history, max_cost_usd)
 
     def max_turn_cost(self, *, is_batch: bool = False) -> float | None:
         """The most that the next turn may cost in US dollars; None where unknown."""

@@ -159,9 +159,9 @@ class Handler(Session):
         return HandlerAnswer(
             response.content,
             response.finish_reason,
-            usage=self.budget.usage,
-            warnings=self.warnings,
-            reasoning=response.reasoning,
+            self.budget.usage,
+            self.warnings,
+            response.reasoning,
             tool_calls=calls,
             logprobs=response.logprobs,
         )

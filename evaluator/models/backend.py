@@ -202,9 +202,7 @@ class ModelResponse:
 
     def message(self) -> Message:
         """The response as a message of the conversation."""
-        return Message(
-            "assistant", self.content, tool_calls=self.tool_calls, thinking=self.thinking
-        )
+        return Message("assistant", self.content, self.tool_calls, thinking=self.thinking)
 
     def to_dict(self) -> dict[str, Any]:
         """The recorded form, without the usage and without default values; `from_dict` reads it

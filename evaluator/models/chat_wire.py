@@ -310,9 +310,9 @@ def respond(
     return ModelResponse(
         content,
         finish,
-        tool_calls=calls,
-        reasoning=reasoning or None,
-        usage=used,
+        calls,
+        reasoning or None,
+        used,
         model=model,
         thinking=signed,
         logprobs=logprobs,
@@ -427,9 +427,9 @@ def read_usage(usage: Any) -> Usage:
     return Usage(
         read,
         generated,
-        cached_tokens=cached,
-        reasoning_tokens=reasoning,
-        cost_usd=None,
+        cached,
+        reasoning,
+        None,
         turns=1,
         cache_write_tokens=written,
     )

@@ -128,9 +128,9 @@ async def run_atomic(run: Run, task: Atomic, bound: BoundTask) -> Outcome:
     hints = Hints(
         about.task,
         about.examples,
-        inputs=bound.values,
-        output_type=about.output_type,
-        schema=about.schema,
+        bound.values,
+        about.output_type,
+        about.schema,
         target=run.options.target,
     )
     _note_model(run, task, choice, bound=bound)
@@ -210,13 +210,7 @@ def open_handler(
             sandbox=bound.config.sandbox,
         )
         runs = Tools(tools, context)
-    log = SessionLog(
-        run.steps,
-        path,
-        tracer=services.tracer,
-        on_text=options.on_text,
-        on_message=options.on_message,
-    )
+    log = SessionLog(run.steps, path, services.tracer, options.on_text, options.on_message)
     return Handler(plan, log, bound.budget, hints=hints, epoch=options.epoch, tools=runs)
 
 
@@ -282,7 +276,7 @@ def _read_answer(
             usage=answer.usage,
             retryable=True,
         )
-    result = TaskResult(_COMPLETE, content, notes=notes, usage=answer.usage)
+    result = TaskResult(_COMPLETE, content, None, notes, answer.usage)
     return read_output(run, result, declared=task.output, path=bound.frame.path)
 
 
