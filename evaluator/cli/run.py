@@ -14,7 +14,7 @@ from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
 from evaluator.errors import EvaluatorError, MachineError, TaskNotBegun, UsageError
 from evaluator.errors.messages import visible
 from evaluator.errors.results import CONDITION_MET, Outcome, TaskError, TaskResult
-from evaluator.interpreter.xml_requests import node_in
+from evaluator.interpreter.requests import node_in
 
 _MAX_LISTED = 1_000
 """Newest tasks that are searched for the interrupted one: its subtasks and those of other processes

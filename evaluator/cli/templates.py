@@ -18,7 +18,8 @@ from evaluator.errors.messages import amount, visible
 from evaluator.errors.results import TaskError
 from evaluator.handler.profiles import turns_by_profile
 from evaluator.interpreter.choosing import shortlist
-from evaluator.interpreter.xml_requests import is_bare, is_xml, read_xml_request
+from evaluator.interpreter.requests import is_xml
+from evaluator.interpreter.xml_requests import is_bare, read_xml_request
 from evaluator.library import TemplateLibrary
 from evaluator.library.bounds import CallCounter
 from evaluator.library.matching import (

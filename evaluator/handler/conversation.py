@@ -81,7 +81,7 @@ class SessionPlan:
     `max_output_tokens` the longest answer; None where unknown. `tool_tokens` is the size of the
     tools. `cache_terms` are those of the provider's prompt cache, None where it is not used.
     `settings` are recorded by the first step, `fingerprinted` is a part of what each step is
-    fingerprinted by, and `sampling` has the values of SAMPLING.
+    fingerprinted by, and `sampling` are the fields of each request that SAMPLING names.
     """
 
     config: HandlerConfig
@@ -95,7 +95,7 @@ class SessionPlan:
     cache_terms: CacheTerms | None
     settings: Mapping[str, Any]
     fingerprinted: FixedPart
-    sampling: tuple[Any, ...]
+    sampling: Mapping[str, Any]
 
     def priced(self, usage: Usage, *, is_batch: bool = False) -> Usage:
         """`usage` with its cost, where the price of the model is known."""
@@ -143,7 +143,7 @@ def plan_session(
         cache_terms=None if is_free else cache_terms_of(config, choice.label),
         settings=settings,
         fingerprinted=FixedPart(fingerprinted),
-        sampling=tuple(getattr(config, name) for name in SAMPLING),
+        sampling={name: getattr(config, name) for name in SAMPLING},
     )
 
 
@@ -218,6 +218,7 @@ class Session:
         plan: SessionPlan,
         log: SessionLog,
         budget: Budget,
+        *,
         hints: Hints = Hints(),  # noqa: B008
         epoch: int = 1,
     ) -> None:
@@ -352,11 +353,11 @@ class Session:
             plan.tools,
             plan.config.max_output_tokens,
             timeout_s,
-            self._hints,
-            schema,
-            cache_marks,
-            self._call_mark,
-            *plan.sampling,
+            hints=self._hints,
+            schema=schema,
+            cache_marks=cache_marks,
+            call_mark=self._call_mark,
+            **plan.sampling,
         )
 
     def prefix(self) -> Prefix | None:

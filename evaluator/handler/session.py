@@ -85,11 +85,12 @@ class Handler(Session):
         plan: SessionPlan,
         log: SessionLog,
         budget: Budget,
+        *,
         hints: Hints = Hints(),  # noqa: B008
         epoch: int = 1,
         tools: Tools | None = None,
     ) -> None:
-        super().__init__(plan, log, budget, hints, epoch)
+        super().__init__(plan, log, budget, hints=hints, epoch=epoch)
         self._closed = False
         self._only_offers = tools is None and bool(plan.tools)
         self._tools = tools
@@ -161,8 +162,8 @@ class Handler(Session):
             self.budget.usage,
             self.warnings,
             response.reasoning,
-            calls,
-            response.logprobs,
+            tool_calls=calls,
+            logprobs=response.logprobs,
         )
 
     async def _run_tools(self, calls: Sequence[ToolCall]) -> bool:

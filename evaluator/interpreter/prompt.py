@@ -183,7 +183,7 @@ async def build_messages(
         shared = len(shown)
         if text.startswith(prompt.head):
             shared += len(prompt.head)
-    messages.append(Message("user", shown + text, (), None, attachments, (), shared))
+    messages.append(Message("user", shown + text, attachments=attachments, shared=shared))
     return tuple(messages)
 
 

@@ -29,10 +29,10 @@ from evaluator.interpreter.frame import (
 from evaluator.interpreter.interpret import evaluate_node
 from evaluator.interpreter.preflight import check_start
 from evaluator.interpreter.runs import Binder
-from evaluator.interpreter.xml_requests import is_bare, is_xml, read_xml_request
+from evaluator.interpreter.xml_requests import is_bare, read_xml_request
 from evaluator.language.scopes import Scope
 from evaluator.library import TemplateLibrary
-from evaluator.nodes import Atomic, Call, Function, Input, Node, Sequential, Task
+from evaluator.nodes import Atomic, Call, Function, Input, Node, Sequential, Task, TopLevel
 from evaluator.patterns import Pattern
 from evaluator.record.steps import Header
 from evaluator.xml.build import build
@@ -42,10 +42,26 @@ if TYPE_CHECKING:
     from evaluator.interpreter.choosing import Candidate
     from evaluator.library import Match
 
+_XML = Pattern(r"\s*(?:<\?xml\b|<!--|<(?:task|template|library)\b)")
 # In scripts without spaces a whole request is one word, so only ASCII words are treated as names.
 _NAME = Pattern(r"[A-Za-z0-9_./-]+")
 Request = str | Node | Function
 RunOf = Callable[[dict[str, Any]], Run]
+
+
+def is_xml(request: str) -> bool:
+    """Whether a request is XML and not words."""
+    return request.lstrip().startswith("<") and _XML.match(request) is not None
+
+
+def node_in(request: str) -> TopLevel | None:
+    """The node in a request that is XML; None for words, and for XML that cannot be used."""
+    try:
+        if is_xml(request):
+            return read_xml_request(request).node
+        return None
+    except TemplateError:
+        return None
 
 
 def prepare_request(
@@ -260,9 +276,17 @@ def _of_template(services: Services, name: str, request: str, score: float | Non
         extra = {}
 
     def bind(values: dict[str, Any]) -> Run:
-        run = Run(services, request, values, NO_OPTIONS, node, name, template.sha256, version)
-        run.match_score = score
-        run.extra = extra
+        run = Run(
+            services,
+            request,
+            inputs=values,
+            node=node,
+            template=name,
+            template_sha256=template.sha256,
+            template_version=version,
+            match_score=score,
+            extra=extra,
+        )
         if isinstance(node, Function):
             run.body = _call_body(node, values)
         else:

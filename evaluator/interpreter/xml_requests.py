@@ -15,7 +15,6 @@ from evaluator.xml.build import build
 from evaluator.xml.schema import validate
 from evaluator.xml.source import read_source
 
-_XML = Pattern(r"\s*(?:<\?xml\b|<!--|<(?:task|template|library)\b)")
 _MANUAL = Pattern(r"<manual_xml>\s*(?:true|1)\s*</manual_xml>")
 _FILE = "<request>"
 
@@ -29,11 +28,6 @@ class XmlRequest:
     is_manual: bool
 
 
-def is_xml(request: str) -> bool:
-    """Whether a request is XML and not words."""
-    return request.lstrip().startswith("<") and _XML.match(request) is not None
-
-
 def is_bare(node: Node | Function) -> bool:
     """Whether a task has nothing but a description in plain words: then it is a request."""
     if not isinstance(node, Atomic):
@@ -44,16 +38,6 @@ def is_bare(node: Node | Function) -> bool:
         node == Atomic(description=node.description, span=node.span)
         and PLACEHOLDER.search(node.description.value) is None
     )
-
-
-def node_in(request: str) -> TopLevel | None:
-    """The node in a request that is XML; None for words, and for XML that cannot be used."""
-    try:
-        if is_xml(request):
-            return read_xml_request(request).node
-        return None
-    except TemplateError:
-        return None
 
 
 def read_xml_request(text: str) -> XmlRequest:

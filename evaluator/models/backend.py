@@ -158,7 +158,7 @@ class ModelRequest:
     fingerprint or a cache key. `logprobs` asks for the log probabilities of tokens, and of that
     many likely ones at each place; with `echo` for those of the prompt, the last message, in place
     of an answer. `extra_body` has further fields of the body for a server that takes them, see
-    `nodes.sampling`. The last fields are those of SAMPLING, in its order.
+    `nodes.sampling`.
     """
 
     model: str
@@ -202,7 +202,7 @@ class ModelResponse:
 
     def message(self) -> Message:
         """The response as a message of the conversation."""
-        return Message("assistant", self.content, self.tool_calls, None, (), self.thinking)
+        return Message("assistant", self.content, self.tool_calls, thinking=self.thinking)
 
     def to_dict(self) -> dict[str, Any]:
         """The recorded form, without the usage and without default values; `from_dict` reads it

@@ -308,7 +308,14 @@ def respond(
         )
     used = read_usage(usage)
     return ModelResponse(
-        content, finish, calls, reasoning or None, used, model, signed, (), logprobs
+        content,
+        finish,
+        calls,
+        reasoning or None,
+        used,
+        model=model,
+        thinking=signed,
+        logprobs=logprobs,
     )
 
 
@@ -417,7 +424,15 @@ def read_usage(usage: Any) -> Usage:
         written = 0
     read = _count(usage.get("prompt_tokens"))
     generated = _count(usage.get("completion_tokens"))
-    return Usage(read, generated, cached, reasoning, None, 1, 0, written)
+    return Usage(
+        read,
+        generated,
+        cached,
+        reasoning,
+        None,
+        turns=1,
+        cache_write_tokens=written,
+    )
 
 
 def _count(value: Any) -> int | None:

@@ -436,8 +436,10 @@ class HttpClient:
         self._waiters.append(waiter)
         try:
             await waiter
-        except asyncio.CancelledError:
-            if not waiter.cancelled():  # it had the slot already
+        except BaseException:
+            if not waiter.done():
+                self._waiters.remove(waiter)
+            elif not waiter.cancelled():  # it had the slot already
                 self._release_slot()
             raise
 

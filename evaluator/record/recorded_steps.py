@@ -24,7 +24,7 @@ still written.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Literal, Self
 
@@ -38,6 +38,7 @@ from evaluator.record.steps import (
     FAILED,
     NEXT,
     NOT_RUN,
+    STOPPED,
     TIMEOUT,
     Recording,
     Scrub,
@@ -155,17 +156,17 @@ class RecordedSteps:
         return last.start.attempt
 
     def step_in_doubt(self, path: str) -> Step | None:
-        """The last attempt at `path`, if its effect is unknown: it was in flight, or it was cut
-        off.
+        """The last attempt at `path` that was made, if its effect is unknown: it was in flight, or
+        it was cut off.
         """
-        last = self._last(path)
-        if last is not None and _is_in_doubt(last):
-            return last
-        return None
+        return _attempt_in_doubt(self._at.get(path, ()))
 
     def in_doubt(self) -> list[Step]:
-        """The last attempt at each step whose effect is unknown, in the order of the file."""
-        return [steps[-1] for steps in self._at.values() if _is_in_doubt(steps[-1])]
+        """The last attempt at each step that was made, if its effect is unknown, in the order of
+        the file.
+        """
+        attempts = map(_attempt_in_doubt, self._at.values())
+        return [step for step in attempts if step is not None]
 
     def open_children(self) -> list[int]:
         """The tasks of subtask steps that have no end."""
@@ -251,8 +252,16 @@ class RecordedSteps:
         return None
 
 
+def _attempt_in_doubt(steps: Sequence[Step]) -> Step | None:
+    for step in reversed(steps):
+        # An attempt that was not made says nothing about the effect of the one before it.
+        if step.end is None or step.end.reason_word not in (NOT_RUN, STOPPED):
+            return step if _is_in_doubt(step) else None
+    return None
+
+
 def _is_in_doubt(step: Step) -> bool:
-    if step.end is not None and step.end.reason_word in (DENIED, NOT_RUN):
+    if step.end is not None and step.end.reason_word == DENIED:
         return False
     was_stopped = (
         step.status == "failed" and step.start.kind == "script" and step.end and step.end.output

@@ -44,6 +44,8 @@ from evaluator.store.owners import current_owner, owner_text
 # Bounds the index in memory, and what is read again after a kill.
 MAX_TASKS = 10_000
 MAX_BYTES = 64_000_000
+# More than this is not written together: every frame of a write is in memory several times.
+MAX_SHARED_BYTES = 1_000_000
 _NONE: frozenset[str] = frozenset()
 TaskFrame = tuple[PackedStatus, int, bytes]
 """The next bytes of a task: its status after them, its id, and the bytes."""
@@ -75,6 +77,7 @@ class Segment:
         self._syncing = threading.Lock()
         # The journals that are flushed at the end of this turn of the event loop.
         self._later: dict[SegmentJournal, None] = {}
+        self._later_bytes = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         lock(self._fd)
         try:
@@ -100,17 +103,21 @@ class Segment:
 
     def flush_later(self, journal: SegmentJournal) -> bool:
         """Flushes the journal after this turn of the event loop, with those of other tasks and
-        before any of them continues. False, if another event loop has journals to flush.
+        before any of them continues. False, if another event loop has journals to flush, or if
+        they would have too many bytes.
         """
         loop = asyncio.get_running_loop()
+        size = journal.pending_bytes
         with self._writing:
             if self._loop is None or self._loop.is_closed():
                 self._later.clear()
+                self._later_bytes = 0
                 loop.call_soon(self._flush_all)
                 self._loop = loop
-            if self._loop is not loop:
+            if self._loop is not loop or self._later_bytes + size > MAX_SHARED_BYTES:
                 return False
             self._later[journal] = None
+            self._later_bytes += size
             return True
 
     def _flush_all(self) -> None:
@@ -323,6 +330,11 @@ class SegmentJournal(Journal):
         """Whether there is something to write, and it can be written."""
         return bool(self._packed) and self._failure is None
 
+    @property
+    def pending_bytes(self) -> int:
+        """About how many bytes the next flush writes."""
+        return sum([len(data) for _, data in self._packed])
+
     def flush_end(self) -> bool:
         if self.policy != "step" and self._segment.flush_later(self):
             return False
@@ -385,8 +397,8 @@ class SegmentJournal(Journal):
             raise self._fail("sync", error) from error
 
     def add_summary(self, summary: Summary) -> None:
-        self._status = summary.status
         super().add_summary(summary)
+        self._status = summary.status
 
     def settle(self, status: FinalStatus) -> None:
         if self.policy != "off":

@@ -22,7 +22,7 @@ from evaluator.record.entries import Note
 from evaluator.record.journal import Journal, now
 from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
 from evaluator.record.steps import (
-    NOT_RUN,
+    STOPPED,
     FixedPart,
     Scrub,
     StepEnd,
@@ -186,7 +186,8 @@ class StepLog:
         except BaseException:
             # The effect does not follow.
             with contextlib.suppress(RecordError):
-                self.abort(number, "", 0.0, abort_reason(NOT_RUN, "stopped before it was made"))
+                reason = abort_reason(STOPPED, "the task ended before it was made")
+                self.abort(number, "", 0.0, reason)
             raise
         return number
 

@@ -55,10 +55,11 @@ class StepStart(JsonForm):
     custom_id: str | None = None
 
 
-# The words with which the reason of an aborted step begins. After the first two the step had no
+# The words with which the reason of an aborted step begins. After the first three the step had no
 # effect.
 DENIED = "safety.denied"
 NOT_RUN = "timeout.not_run"
+STOPPED = "cancelled.not_run"
 TIMEOUT = "timeout"
 CANCELLED = "cancelled"
 FAILED = "failed"

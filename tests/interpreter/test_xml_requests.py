@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.interpreter.xml_requests import is_xml
+from evaluator.interpreter.requests import is_xml
 
 TASK = '<task type="atomic" name="t"><description>d</description><instructions>Say {{ x }}</instructions></task>'
 SUM = """<task name="sum" type="atomic"><description>Add two numbers</description>

@@ -265,6 +265,26 @@ def test_a_request_that_is_cancelled_gives_its_slot_and_not_its_connection_back(
     assert script.connections == 2
 
 
+@pytest.mark.parametrize("has_slot", [False, True])
+def test_a_request_that_is_closed_while_it_waits_keeps_no_slot(has_slot: bool) -> None:
+    """A coroutine that is closed gets a GeneratorExit and no CancelledError."""
+
+    async def use(client: HttpClient) -> tuple[int, bytes]:
+        first = await client.post(b"{}")
+        await first.body(10)
+        waiting = client.post(b"{}")
+        waiting.send(None)
+        if has_slot:
+            client.release(first)
+            waiting.close()
+        else:
+            waiting.close()
+            client.release(first)
+        return await asyncio.wait_for(post(client), 60)
+
+    assert run(Script(OK, OK), use, limit=1) == (200, b"ok")
+
+
 def test_a_host_that_is_an_address_needs_no_thread_to_look_it_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

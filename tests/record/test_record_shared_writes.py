@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from evaluator import RecordError, TaskStore, disk
-from evaluator.errors import RecordNotWritten
+from evaluator.errors import RecordIncomplete, RecordNotWritten
 from evaluator.record.journal import Journal
-from evaluator.record.recorded_steps import RecordedSteps
+from evaluator.record.recorded_steps import RecordedSteps, ReplayedSteps, ResumedSteps, Unfinished
+from evaluator.record.segment_writer import MAX_SHARED_BYTES
 from evaluator.record.step_log import StepLog
-from evaluator.record.steps import StepEnd, StepStart, Summary
+from evaluator.record.steps import Step, StepEnd, StepStart, Summary
 
 TEXT = "The ferry leaves at six. " * 3
 
@@ -79,6 +80,33 @@ def test_tasks_of_one_turn_of_the_loop_share_a_write_and_a_full_disk_fails_them_
     assert [task.status for task in reader.list()].count("completed") == 5
 
 
+def test_what_is_written_together_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = TaskStore(tmp_path / "tasks", is_packed=True)
+    begin(store).abandon()
+    text = "x" * (MAX_SHARED_BYTES * 2 // 5)
+    writes: list[int] = []
+    real = disk.pwrite
+
+    def pwrite(fd: int, data: bytes, offset: int) -> int:
+        writes.append(len(data))
+        return real(fd, data, offset)
+
+    async def begun(size: int) -> None:
+        log = StepLog(store.create("do it"))
+        await log.begin("turn[1]", "model", "m", {"content": text * size}, "f")
+
+    async def main() -> None:
+        await asyncio.gather(*(begun(size) for size in (1, 3, 1, 1, 0)))
+
+    monkeypatch.setattr(disk, "pwrite", pwrite)
+    asyncio.run(main())
+    # Two of the small ones and the empty one share a write; the others write at once.
+    assert [round(size / len(text)) for size in writes] == [3, 1, 2]
+    store.close()
+
+
 @pytest.mark.parametrize("moment", ["begin", "close"])
 def test_a_task_that_is_stopped_while_it_waits_for_the_write_has_one_end(
     tmp_path: Path, moment: str
@@ -101,7 +129,7 @@ def test_a_task_that_is_stopped_while_it_waits_for_the_write_has_one_end(
         asyncio.run(main())
     if moment == "begin":
         journal.close(summary(journal, "aborted"))
-        expected = ("aborted", "aborted", "timeout.not_run — stopped before it was made")
+        expected = ("aborted", "aborted", "cancelled.not_run — the task ended before it was made")
     else:
         with pytest.raises(RecordError, match="is closed"):
             journal.close(summary(journal, "aborted"))
@@ -112,6 +140,72 @@ def test_a_task_that_is_stopped_while_it_waits_for_the_write_has_one_end(
     assert step.end is not None
     assert (recording.status, step.status, step.end.error) == expected
     assert RecordedSteps(recording).interrupted_models() == []
+
+
+def test_a_stopped_begin_is_no_answer_of_a_replay_and_hides_no_earlier_effect(
+    tmp_path: Path,
+) -> None:
+    """A tool call is in flight when its process ends. It is repeated, which is stopped before the
+    call: the first one is still in doubt.
+    """
+    store = TaskStore(tmp_path / "tasks", sync="step")
+    journal = store.create("do it")
+    journal.begin(StepStart("tool[1]", "tool", "pay", {"to": "Ada"}, "f"))
+    journal.flush()
+    journal.abandon()
+    asked: list[int] = []
+
+    async def decide(task_id: int, step: Step) -> Unfinished:
+        asked.append(step.start.attempt)
+        return "repeat"
+
+    async def resume() -> None:
+        reopened, recording = store.reopen(journal.id)
+        log = StepLog(reopened, ResumedSteps(recording, decide))
+        assert await log.may_repeat("tool[1]")
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        try:
+            await log.begin("tool[1]", "tool", "pay", {"to": "Ada"}, "f")
+        finally:
+            reopened.abandon()
+
+    for _ in range(2):
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(resume())
+    assert asked == [1, 1]
+    recording = store.read(journal.id)
+    assert [step.end and step.end.reason_word for step in recording.steps[1:]] == [
+        "cancelled.not_run",
+        "cancelled.not_run",
+    ]
+    (in_doubt,) = RecordedSteps(recording).in_doubt()
+    assert in_doubt.start.attempt == 1
+    with pytest.raises(RecordIncomplete):
+        ReplayedSteps(recording).answer("tool[1]", "tool", "f", {"to": "Ada"})
+
+
+def test_a_task_that_could_not_be_written_is_free_once_it_is_abandoned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = TaskStore(tmp_path / "tasks", is_packed=True)
+    journal = begin(store)
+    journal.end(1, StepEnd("success", {"content": TEXT}, 0.1))
+
+    def pwrite(fd: int, data: bytes, offset: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr(disk, "pwrite", pwrite)
+        with pytest.raises(RecordNotWritten):
+            journal.flush()
+    with pytest.raises(RecordNotWritten):
+        journal.close(summary(journal))
+    journal.abandon()
+    reader = TaskStore(store.root)
+    assert [task.status for task in reader.list()] == ["interrupted"]
+    store.close()
 
 
 def test_ends_of_steps_are_written_at_the_end_of_the_turn_and_at_once_for_another_event_loop(

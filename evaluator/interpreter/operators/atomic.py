@@ -131,7 +131,7 @@ async def run_atomic(run: Run, task: Atomic, bound: BoundTask) -> Outcome:
         bound.values,
         about.output_type,
         about.schema,
-        run.options.target,
+        target=run.options.target,
     )
     _note_model(run, task, choice, bound=bound)
     handler = open_handler(run, bound, plan, tools=tools, hints=hints)
@@ -211,7 +211,7 @@ def open_handler(
         )
         runs = Tools(tools, context)
     log = SessionLog(run.steps, path, services.tracer, options.on_text, options.on_message)
-    return Handler(plan, log, bound.budget, hints, options.epoch, runs)
+    return Handler(plan, log, bound.budget, hints=hints, epoch=options.epoch, tools=runs)
 
 
 def _read_answer(
