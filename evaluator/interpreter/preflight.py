@@ -66,19 +66,19 @@ def check_reached(services: Services, name: str) -> None:
     Raises: TemplateError; UsageError, for a template that is missing.
     """
     library = services.library
-    known = known_tools(library, services.tools.names())
+    reached = [library.get(each).node for each in (name, *library.called_by(name))]
+    found = [task for node in reached for task in tasks(node) if task.tools or task.output]
+    if not found:
+        return
+    # Only where a task names one: to know the tools, they are all made.
+    tools = services.tools.names() if any(task.tools for task in found) else ()
+    known = known_tools(library, tools)
     servers = [server for profile in services.profiles.values() for server in profile.mcp]
+    roots = [*map(str, services.files.roots.folders)]
     problems = [
         problem
-        for each in (name, *library.called_by(name))
-        for problem in check_node(
-            library.get(each).node,
-            known,
-            profiles=services.profiles.keys(),
-            servers=servers,
-            sandboxes={},
-            roots=[*map(str, services.files.roots.folders)],
-        )
+        for task in found
+        for problem in (*_of_tools(task, known, servers), *_of_output(task, roots))
         if problem.code in _FATAL
     ]
     if problems:
@@ -101,25 +101,7 @@ def check_node(
     """The findings of `check_surroundings` about one template; `known` are the tools."""
     problems: list[Diagnostic] = []
     for task in tasks(node):
-        for number, tool in enumerate(task.tools):
-            # The tools of an MCP server are known only while it runs.
-            if tool and tool not in known and server_of_tool(tool, servers) is None:
-                message = f"no tool and no template is called {tool!r}"
-                hint = did_you_mean(tool, sorted(known))
-                if task.tool_spans:
-                    span = task.tool_spans[number]
-                else:
-                    span = task.span
-                problems.append(
-                    Diagnostic(
-                        "error",
-                        "unknown-tool",
-                        message=message,
-                        span=span,
-                        hint=hint,
-                        fix=_fix(tool, known),
-                    )
-                )
+        problems += _of_tools(task, known, servers)
         ref = task.profile
         if task.handler is not None and ref is not None and ref not in profiles:
             message = f"no handler profile is called {ref!r}"
@@ -136,6 +118,32 @@ def check_node(
             )
         problems += _of_output(task, roots)
         problems += _of_sandbox(task, sandboxes)
+    return problems
+
+
+def _of_tools(
+    task: Task, known: Collection[str], servers: Collection[McpServer]
+) -> list[Diagnostic]:
+    problems: list[Diagnostic] = []
+    for number, tool in enumerate(task.tools):
+        # The tools of an MCP server are known only while it runs.
+        if tool and tool not in known and server_of_tool(tool, servers) is None:
+            message = f"no tool and no template is called {tool!r}"
+            hint = did_you_mean(tool, sorted(known))
+            if task.tool_spans:
+                span = task.tool_spans[number]
+            else:
+                span = task.span
+            problems.append(
+                Diagnostic(
+                    "error",
+                    "unknown-tool",
+                    message=message,
+                    span=span,
+                    hint=hint,
+                    fix=_fix(tool, known),
+                )
+            )
     return problems
 
 
