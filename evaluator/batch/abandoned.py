@@ -176,7 +176,11 @@ class ContinuedRuns:
             # A failed run starts again, and an answer that is only judged again is not continued.
             if answer == work.retry_of or work.answered is not None:
                 answer = None
-            tasks = [task for label, task in labelled.items() if label != identity]
+            # Judges of other scorers are not continued.
+            tasks: list[int] = []
+            if labelled:
+                judges = f"{identity}/{work.judged_by()}/"
+                tasks += [task for label, task in labelled.items() if label.startswith(judges)]
             if answer is not None:
                 tasks.append(answer)
             # A sample that waits for a provider batch begins again.

@@ -38,10 +38,9 @@ class AnswerTally:
         self.counts[cause or answer.cause] += 1
         end = self._end(call, answer)
         data = {"custom_id": custom_id, "end": end.to_dict()}
-        line = json.dumps(data)
-        if self._scrub is not None and self._scrub.suspects(line):
-            line = json.dumps(self._scrub.redact_value(data))
-        return line.encode() + b"\n"
+        if self._scrub is not None:
+            data = self._scrub.redact_value(data)
+        return json.dumps(data).encode() + b"\n"
 
     def _end(self, call: LoggedCall, answer: BatchAnswer) -> StepEnd:
         response = answer.response

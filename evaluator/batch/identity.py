@@ -24,6 +24,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from hashlib import blake2b
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any, cast
 from zlib import crc32
@@ -280,6 +281,8 @@ def encode_results(
     lines: list[bytes] = []
     stored: list[dict[str, Any]] = []
     texts: list[Any] = []
+    # Where the texts of each result end.
+    ends: list[int] = []
     for result in results:
         data = result.to_dict()
         try:
@@ -291,17 +294,20 @@ def encode_results(
             data = json.loads(line)
         stored.append(data)
         lines.append(line)
-    # The keys, which are those of every result.
-    texts += stored[-1] if stored else ()
+        ends.append(len(texts))
+    keys = list(stored[-1]) if stored else []
     # One search through all texts that are new: few hold a secret.
-    if scrub is not None and scrub.suspects_any(
-        [text for text in set(texts).difference(scrub.known) if isinstance(text, str)]
-    ):
-        for place, line in enumerate(lines):
-            if scrub.suspects(line.decode()):
-                lines[place] = compact_json(scrub.redact_value(json.loads(line)))
+    if scrub is not None and scrub.suspects_any(_new_texts(texts + keys, scrub)):
+        for place, (start, end) in enumerate(pairwise((0, *ends))):
+            # Not of the line: as JSON, some encodings of a secret look otherwise.
+            if scrub.suspects_any(_new_texts(texts[start:end] + keys, scrub)):
+                lines[place] = compact_json(scrub.redact_value(json.loads(lines[place])))
                 stored[place] = json.loads(lines[place])
     return list(zip(map(_sealed, lines), stored, strict=True))
+
+
+def _new_texts(texts: list[Any], scrub: Scrub) -> list[str]:
+    return [text for text in set(texts).difference(scrub.known) if isinstance(text, str)]
 
 
 scalars_of = itemgetter(

@@ -278,10 +278,9 @@ def copy_labels(source: Path, target: Path) -> None:
 
 def _line(label: Label, scrub: Scrub | None) -> bytes:
     data = label.to_dict()
-    text = _compact(data)
-    if scrub is not None and scrub.suspects(text):
-        text = _compact(cast("dict[str, Any]", scrub.redact_value(data)))
-    return seal_line(text)
+    if scrub is not None:
+        data = cast("dict[str, Any]", scrub.redact_value(data))
+    return seal_line(_compact(data))
 
 
 def _remove_incomplete_line(path: Path, descriptor: int) -> int:

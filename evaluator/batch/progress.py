@@ -295,7 +295,8 @@ class Tally(Totals):
             if figure is None:
                 continue
             counted = sum(part.get(name) or 0 for part in parts)
-            taken = min(counted, figure) if figure > 0 else max(counted, figure)
+            # Nothing where it had used nothing, and not more than is counted.
+            taken = sorted((0, counted, figure))[1]
             self._known[name] = self._known.get(name, 0) - taken
 
     def snapshot(

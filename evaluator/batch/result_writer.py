@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 
 from evaluator.batch.abandoned import ContinuedRuns
 from evaluator.batch.engines.base import Done
@@ -74,7 +73,9 @@ class ResultWriter:
         for work, (_, result) in zip(works, results, strict=True):
             self.tally.add(used_now(work, result))
         if self.continued:
-            self._take_back_continued(made, parts)
+            self._take_back_continued(works, made)
+            for part in parts:
+                self._take_back_continued(part.works, part.results())
         columns = self.columns
         if columns is None:
             return
@@ -87,12 +88,13 @@ class ResultWriter:
             self.columns = None
 
     def _take_back_continued(
-        self, made: Sequence[SampleResult], parts: Sequence[ResultLines]
+        self, works: Sequence[WorkItem], results: Sequence[SampleResult]
     ) -> None:
-        for result in chain(made, *(part.results() for part in parts)):
+        for work, result in zip(works, results, strict=True):
             before = self.continued.take(result)
             if before is not None:
-                self.tally.take_back(result, before)
+                counted = SampleResult.from_dict(used_now(work, result.to_dict()))
+                self.tally.take_back(counted, before)
 
 
 def results_of(done: Done) -> Sequence[SampleResult]:

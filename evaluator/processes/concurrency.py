@@ -49,6 +49,8 @@ _GC_THRESHOLD_PER_TASK = 150
 """More objects than a task in flight has. With fewer, tasks that begin together would start
 collections, which free nothing.
 """
+_MOST_TASKS = 10_000
+"""For more tasks the threshold does not grow: what has cycles would stay too long."""
 _short_tasks_lock = threading.Lock()
 _short_task_runs = 0
 _threshold_before = 0
@@ -76,7 +78,8 @@ def short_tasks(concurrency: int = 1) -> Generator[None]:
                 gc.freeze()
             _threshold_before = threshold
             _threshold_inside = threshold
-        wanted = max(_GC_THRESHOLD, concurrency * _GC_THRESHOLD_PER_TASK)
+        tasks = min(concurrency, _MOST_TASKS)
+        wanted = max(_GC_THRESHOLD, tasks * _GC_THRESHOLD_PER_TASK)
         if threshold == _threshold_inside and 0 < threshold < wanted:
             gc.set_threshold(wanted, *others)
             _threshold_inside = wanted

@@ -1,8 +1,5 @@
 """Writes the records of a task file; see `grammar` for the format and for reading them back.
 
-`Encoded.text` has what may hold a secret: the journal looks through that once for all records that
-it writes together.
-
 A field of a record is a bullet with a short text, or a bullet and fenced blocks with a value.
 A fence's info string gives the payload's language and its length in bytes. Reading takes exactly
 that many bytes. The fence is one backtick longer than any run inside, for other readers of
@@ -28,7 +25,7 @@ from typing import Any, NamedTuple, cast, get_args
 from zlib import crc32
 
 from evaluator.errors import UsageError
-from evaluator.patterns import Match, Pattern
+from evaluator.patterns import Pattern
 from evaluator.record.entries import Entry, Note
 from evaluator.record.steps import (
     FinalStatus,
@@ -60,7 +57,6 @@ _quoted = encoder.encode_basestring
 _UNPLAIN = Pattern("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _POINTER = Pattern(r"(?:/[A-Za-z0-9_.-]+)*")
 _BACKTICKS = Pattern("`{3,}")
-_PLACE = Pattern(r"(```text [0-9]+ /[^ \n]*)\n")
 # Replaces a text that follows below; reading puts the text back.
 _BELOW = "↓"
 _LIFT_DEPTH = 4
@@ -81,13 +77,10 @@ class Chain(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """A record's bytes, what the next record is chained to, and the parts of it that may hold a
-    secret.
-    """
+    """A record's bytes, and what the next record is chained to."""
 
     data: bytes
     chain: Chain
-    text: str
 
 
 @lru_cache(maxsize=4)
@@ -122,7 +115,6 @@ def _record(
     number: int,
     body: str,
     chain: Chain,
-    text: str,
     hint: bytes = b"",
 ) -> Encoded:
     """A record whose opening line ends with its signature and its checksum. `hint` stands between
@@ -138,7 +130,6 @@ def _record(
     return Encoded(
         b"%b%b%08x -->\n%b%b" % (lead, line, checksum, hint, data),
         Chain(checksum, signature, chain.key),
-        text,
     )
 
 
@@ -281,17 +272,6 @@ def _lift(value: Any, pointer: str, lifted: list[tuple[str, str]], depth: int) -
     return copy
 
 
-def _without_fences(field: str) -> str:
-    """A field whose fences do not look as if a long word went on in the next line, as a secret
-    does that is broken into lines.
-    """
-    return _PLACE.sub(_separate, field)
-
-
-def _separate(place: Match) -> str:
-    return f"{place[1]}\0"
-
-
 def encode(entry: Entry, chain: Chain) -> Encoded:
     """A record after the one that `chain` names. Raises: UsageError, if a value in it is not
     JSON.
@@ -331,7 +311,6 @@ def encode_header(header: Header, *, key: bytes | None = None) -> tuple[Encoded,
         number=header.version,
         body=fields + values,
         chain=Chain(key=key),
-        text=values,
         hint=_RUNNING,
     )
     return record, record.data.index(_RUNNING) + 1
@@ -376,7 +355,7 @@ def encode_resumption(resumption: Resumption, chain: Chain) -> Encoded:
         body += f"- **Cut**: {resumption.cut_bytes} bytes\n"
     if resumption.allowed is not None:
         body += _text_field("Allowed", resumption.allowed)
-    return _record(RULE, "## Resumed ", kind="resume", number=0, body=body, chain=chain, text=body)
+    return _record(RULE, "## Resumed ", kind="resume", number=0, body=body, chain=chain)
 
 
 def encode_begin(number: int, start: StepStart, chain: Chain) -> Encoded:
@@ -397,7 +376,6 @@ def encode_begin(number: int, start: StepStart, chain: Chain) -> Encoded:
         number=number,
         body=_begin_fields(start) + args,
         chain=chain,
-        text=f"{start.name}\n{_without_fences(args)}",
     )
 
 
@@ -423,7 +401,7 @@ def encode_end(number: int, end: StepEnd, chain: Chain, *, restate: str | None =
     """
     body = _end_body(end)
     if restate is None:
-        return _record(b"", "", kind="end", number=number, body=body, chain=chain, text=body)
+        return _record(b"", "", kind="end", number=number, body=body, chain=chain)
     return _record(
         RULE,
         f"## Step {number} (result): {_inline(restate)} ",
@@ -431,7 +409,6 @@ def encode_end(number: int, end: StepEnd, chain: Chain, *, restate: str | None =
         number=number,
         body="\n" + body,
         chain=chain,
-        text=f"{restate}\n{body}",
     )
 
 
@@ -446,16 +423,14 @@ def encode_note(number: int, note: Note, chain: Chain) -> Encoded:
         if start.args is not None:
             values = _value_field("Args", start.args)
         values += _end_body(note.end)
-        note.markdown = (_begin_fields(start) + values, f"{start.name}\n{values}")
-    body, text = note.markdown
+        note.markdown = _begin_fields(start) + values
     return _record(
         RULE,
         f"## Step {number}: {_repeated(start.name)} ",
         kind="note",
         number=number,
-        body=body,
+        body=note.markdown,
         chain=chain,
-        text=text,
     )
 
 
@@ -483,15 +458,14 @@ def encode_summary(summary: Summary, chain: Chain, *, content_of: int | None = N
     """
     result = _result_body(summary, content_of)
     end = _summary_body(summary)
-    text = result + end
     first = b""
     if result:
-        first, chain, _ = _record(
-            RULE, "## Result ", kind="result", number=0, body=result, chain=chain, text=text
+        first, chain = _record(
+            RULE, "## Result ", kind="result", number=0, body=result, chain=chain
         )
     end += f"<!-- {len(end.encode())} bytes of summary end here -->\n"
-    last = _record(RULE, "## Summary ", kind="summary", number=0, body=end, chain=chain, text=text)
-    return Encoded(first + last.data, last.chain, text)
+    last = _record(RULE, "## Summary ", kind="summary", number=0, body=end, chain=chain)
+    return Encoded(first + last.data, last.chain)
 
 
 def _result_body(summary: Summary, content_of: int | None) -> str:

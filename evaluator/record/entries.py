@@ -7,7 +7,7 @@ is made when somebody reads the task: a batch writes many tasks and reads few.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from functools import lru_cache
 from operator import attrgetter, itemgetter
@@ -41,7 +41,7 @@ class Note:
         self.end = end
         self.json = b""
         self.text = ""
-        self.markdown: tuple[str, str] | None = None
+        self.markdown: str | None = None
 
 
 class Entry(NamedTuple):
@@ -170,6 +170,18 @@ def read_entry(row: Any) -> Entry:
         owner = cast("tuple[Any, ...]", first.owner)
         parts = (replace(first, owner=Owner(*owner)),)
     return Entry(kind, int(number), parts, name)
+
+
+def texts_of(entries: Iterable[Entry], known: set[str] | frozenset[str]) -> list[str]:
+    """The texts in entries that `scrubbed` searches, except those of `known`."""
+    found: list[str] = []
+    for entry in entries:
+        if entry.name is not None:
+            found.append(entry.name)
+        for part in entry.parts:
+            values = [getattr(part, name) for name in _FIELDS_OF_OTHERS[type(part)]]
+            find_texts(values, known, found)
+    return found
 
 
 def scrubbed(entry: Entry, scrub: Scrub) -> Entry:

@@ -33,7 +33,7 @@ from evaluator.errors import RecordError, RecordNotWritten, UsageError, advice_o
 from evaluator.files.atomic import NEW_FILE, unlock
 from evaluator.files.trust import signing_key
 from evaluator.record.encoding import STATUS_HINTS, Chain, Encoded, encode, encode_header
-from evaluator.record.entries import Entry, EntryKind, Note, scrubbed
+from evaluator.record.entries import Entry, EntryKind, Note, scrubbed, texts_of
 from evaluator.record.grammar import JournalState, content_text
 from evaluator.record.steps import (
     FinalStatus,
@@ -294,8 +294,10 @@ class Journal:
         if self._takeover is not None:
             self._take_over(self._takeover)
         scrub = self._scrub
-        if scrub is not None and scrub.suspects("\n".join([r.text for _, r in self._pending])):
-            self._remove_secrets(scrub)
+        if scrub is not None:
+            texts = texts_of((entry for entry, _ in self._pending), scrub.known)
+            if scrub.suspects_any(texts):
+                self._remove_secrets(scrub)
         self._write(b"".join([record.data for _, record in self._pending]))
         self._chain = self._pending[-1][1].chain
         self._pending.clear()

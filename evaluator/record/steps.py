@@ -448,7 +448,7 @@ def fingerprint(value: Any, scrub: Scrub | None = None, fixed: FixedPart | None 
             text = f"{text[:-1]},{fixed.json()[1:]}"
             if fixed.text not in known:
                 texts.append(fixed.text)
-        if scrub is not None and scrub.suspects_any(texts) and scrub.suspects(text):
+        if scrub is not None and scrub.suspects_any(texts):
             if fixed is not None:
                 value = {**value, **fixed.value}
             text = "".join(_canonical(scrub.redact_value(value), False))

@@ -200,6 +200,15 @@ def test_a_secret_in_any_member_of_a_result_is_not_in_its_line(fields: dict[str,
             assert (b"[redacted:DB_PASSWORD]" in line) == (result is not before)
 
 
+def test_a_secret_that_only_its_text_shows_is_not_in_a_line() -> None:
+    secret = 'hunter2-"hunter2\\'
+    redactor = Redactor({"DB_PASSWORD": secret})
+    # In JSON the escapes of a reversed text are not those of the secret.
+    results = [replace(RESULT, content="nothing"), replace(RESULT, content=secret[::-1])]
+    lines = [line for line, _ in encode_results(results, redactor)]
+    assert [json.loads(line)["content"] for line in lines] == ["nothing", "[redacted:DB_PASSWORD]"]
+
+
 def test_every_member_of_a_result_is_searched_for_secrets() -> None:
     members: dict[str, Any] = {name: [name] for name in RESULT.to_dict()}
     searched = [*scalars_of(members), *others_of(members)]

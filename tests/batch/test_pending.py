@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from evaluator import BatchResult, HandlerConfig, Usage, run_batch, run_batch_sync
+from evaluator import (
+    BatchResult,
+    HandlerConfig,
+    ModelRequest,
+    ModelResponse,
+    Usage,
+    run_batch,
+    run_batch_sync,
+)
 from evaluator.batch import Cell, Identity, Sample, SampleResult, Variant, Verdict, open_batch
 from evaluator.batch import pending as batch_pending
 from evaluator.batch.folder import BatchFolder
@@ -235,9 +243,20 @@ def test_a_session_has_not_used_what_runs_that_it_reads_back_had_used(
     assert again.summary.spending.output_tokens == first.summary.spending.output_tokens
 
 
+@pytest.mark.parametrize("earlier", [2, 3])
 def test_a_session_has_used_only_its_own_calls_of_a_task_that_it_continues(
-    make_evaluator: MakeEvaluator, calls: Calls, tmp_path: Path
+    make_evaluator: MakeEvaluator, calls: Calls, tmp_path: Path, earlier: int
 ) -> None:
+    calls.otherwise = lambda prompt: "x"
+    cancelled: list[asyncio.Future[BatchResult]] = []
+
+    class Cancelling(Scripted):
+        async def complete(self, request: ModelRequest, **options: Any) -> ModelResponse:
+            if len(calls) == earlier and not cancelled[0].done():
+                cancelled[0].cancel()
+                await asyncio.Event().wait()
+            return await super().complete(request, **options)
+
     steps = (
         f'<task type="atomic" name="{name}"><description>Ask</description>'
         f"<instructions>{name} {{{{ question }}}}</instructions></task>"
@@ -248,23 +267,21 @@ def test_a_session_has_used_only_its_own_calls_of_a_task_that_it_continues(
         '<inputs><input name="question" type="string" required="true">it</input></inputs>'
         f"<steps>{''.join(steps)}</steps></task>"
     )
-    # A call takes a while, so that the cancellation comes before the answer of the fourth.
-    evaluator = make_evaluator(twice, backend=Scripted(script=calls, latency_s=0.01))
+    evaluator = make_evaluator(twice, backend=Cancelling(script=calls))
     options: dict[str, Any] = {"evaluator": evaluator, "output": tmp_path / "batch"}
     options |= {"scorers": ["exact"], "limits": {"concurrency": 1}}
 
     async def main() -> None:
         task = asyncio.ensure_future(run_batch("twice", ROWS[:2], **options))
-        calls.otherwise = lambda prompt: task.cancel() and "x" if len(calls) == 4 else "x"
+        cancelled.append(task)
         with pytest.raises(asyncio.CancelledError):
             await task
 
     asyncio.run(main())
     before = len(calls)
-    calls.otherwise = lambda prompt: "x"
     result = run_batch_sync("twice", ROWS[:2], resume=True, **options)
     made = len(calls) - before
-    assert result.is_complete and (before, made) == (4, 1)
+    assert result.is_complete and (before, made) == (earlier, 4 - earlier)
     assert result.ended.snapshot.usage.turns == made
     assert sum(each.usage.turns for each in result.results()) == 4
     assert result.ended.snapshot.usage.output_tokens == made

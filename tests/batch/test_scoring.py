@@ -182,6 +182,26 @@ def test_a_judge_of_a_skipped_sample_is_spending_of_earlier_runs(
         assert earlier.scoring_output_tokens.known == spending.scoring_output_tokens.known > 0
 
 
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_session_has_used_what_its_own_judges_used_where_the_scorers_have_changed(
+    make_evaluator: MakeEvaluator, run: Run, calls: Calls, lost: int
+) -> None:
+    judging = make_evaluator(QUIZ + JUDGE, backend=Scripted(script=calls))
+    calls.otherwise = lambda prompt: '{"score": 1}' if prompt.startswith("Judge") else "0"
+    first = run(ROWS[:2], evaluator=judging, scorers=[GRADED])
+    path = first.folder / "results.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-lost]))
+    with BatchFolder.open(first.folder) as folder:
+        manifest = folder.manifest()
+        manifest["state"] = manifest["sessions"][-1]["state"] = "running"
+        folder.write_manifest(manifest)
+    calls.clear()
+    other = {**GRADED, "name": "other"}
+    again = run(ROWS[:2], evaluator=judging, scorers=[other, "exact"], resume=True)
+    assert again.is_complete and len(calls) > 0
+    assert again.ended.snapshot.usage.turns == len(calls)
+
+
 def test_a_score_that_is_an_error_is_made_again(run: Run, score: Any, calls: Calls) -> None:
     run(ROWS[:2])
     calls.otherwise = lambda prompt: "unsure" if "Judge: 0" in prompt else '{"score": 1}'

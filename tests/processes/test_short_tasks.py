@@ -56,6 +56,9 @@ def test_many_tasks_that_begin_together_start_no_collection() -> None:
     try:
         with short_tasks(2), short_tasks(1000), short_tasks(2):
             assert gc.get_threshold() == (150_000, *others)
+        # A threshold is no larger than an int of C.
+        with short_tasks(10**12):
+            assert gc.get_threshold() == (1_500_000, *others)
         assert gc.get_threshold() == (700, *others)
     finally:
         gc.set_threshold(*before)

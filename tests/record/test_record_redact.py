@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from evaluator import TaskStore
 from evaluator.record.redact import Redactor
-from evaluator.record.steps import StepEnd, StepStart, Summary
+from evaluator.record.steps import StepEnd, StepStart, Summary, fingerprint
 from tests.tables import each_case
 
 # Put together here, so that no scanner takes this file for a leak.
@@ -380,6 +380,28 @@ def test_a_dump_of_characters_stays_where_no_secret_is_known() -> None:
 @example("\n".join(["A" * 20] * 5) + "\\")
 def test_any_text_without_a_secret_stays(text: str) -> None:
     assert Redactor({"KEY": DUMPED}).redact(text) is text
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_secret_that_json_shows_otherwise_is_in_no_record(
+    tmp_path: Path, is_packed: bool
+) -> None:
+    secret = 'hunter2-"hunter2\\'
+    scrub = Redactor({"MY_KEY": secret})
+    store = TaskStore(tmp_path, redactor=scrub, is_packed=is_packed)
+    shown = f"It is {secret[::-1]}."
+    journal = store.create("ask", {"key": shown})
+    number = journal.begin(StepStart("m", "model", "m", {"messages": [shown]}))
+    journal.end(number, StepEnd("success", {"content": shown}, 0.0))
+    journal.close(Summary("completed", 1, 0, 0.0, result={"content": shown}))
+    store.close()
+    hidden = "It is [redacted:MY_KEY]."
+    recording = store.read(journal.id)
+    assert recording.known_header().inputs == {"key": hidden}
+    assert recording.steps[0].start.args == {"messages": [hidden]}
+    assert recording.steps[0].end is not None
+    assert recording.steps[0].end.output == {"content": hidden}
+    assert fingerprint([shown], scrub) == fingerprint([hidden], scrub)
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
