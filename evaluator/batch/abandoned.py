@@ -170,6 +170,9 @@ class ContinuedRuns:
         if store is None:
             return
         for work in works:
+            if not self._tasks and work.resumes is None:
+                # The sample and the identity of most works are only made where they are done.
+                continue
             identity = work.identity.value
             labelled = self._tasks.get(identity, {})
             answer = labelled.get(identity, work.resumes)
