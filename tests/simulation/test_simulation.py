@@ -82,7 +82,7 @@ FOUND_SOON = {
     "an error of the disk is ignored": 0,
     "a subtask that never began is an error": 250,
     "a subtask's file is synced after the step that names it": 21,
-    "an index is written before its tasks are synced": 187,
+    "an index is written before its tasks are synced": 920,
     "the tasks of a lost worker are not looked for": 15,
     "a provider batch that may exist is created again": 12,
     "the answers of a cancelled provider batch are not collected": 2,
