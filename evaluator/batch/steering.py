@@ -243,8 +243,8 @@ class Steering:
         done = sum(key in there for key in keys)
         running = sum(key in in_flight for key in keys)
         left = [key for key in keys if key not in there and key not in in_flight]
-        what = [f"{done} {agree(done, 'has', 'have')} a result"] if done else []
-        what += [f"{running} {agree(running, 'is', 'are')} in flight"] if running else []
+        what = [f"{done:,} {agree(done, 'has', 'have')} a result"] if done else []
+        what += [f"{running:,} {agree(running, 'is', 'are')} in flight"] if running else []
         if what:
             message = f"of {amount(len(keys), 'result')}, {' and '.join(what)}"
         else:
@@ -278,7 +278,7 @@ class Steering:
         paid = self._paid[command.id]
         if not paid:
             return ""
-        return f"{paid} {agree(paid, 'is', 'are')} in flight: provider batches have calls of them"
+        return f"{paid:,} {agree(paid, 'is', 'are')} in flight: provider batches have calls of them"
 
     def take_retries(self) -> Mapping[str, ResultEntry]:
         """The results to run again, by key, for every command since the last call."""

@@ -104,8 +104,9 @@ function seconds(value) {
   return hours ? `${hours}\u00a0h ${minutes}\u00a0min` : `${minutes}\u00a0min ${rounded % 60}\u00a0s`;
 }
 
-function ofAll(n, all) {
-  return `${whole(n)} of ${whole(all)}`;
+/** `3 of 5`, with a noun `3 of 5 rows`. */
+function ofAll(n, all, noun) {
+  return `${whole(n)} of ${noun ? plural(all, noun) : whole(all)}`;
 }
 
 function plural(count, one, many) {

@@ -128,7 +128,7 @@ function entryView(data) {
     part("entry", { ...data, token: null }, () => [
       make("div", { class: "title" }, make("h1", null, data.title), badge(entry.status)),
       make("p", { class: "lead" }, entry.type),
-      remark(dotted(["in ", link(data.queue, null, data.name)], `added ${minute(entry.added_at)}`, entry.started_at && `started ${minute(entry.started_at)}`, entry.completed_at && `ended ${minute(entry.completed_at)}`, `${ofAll(entry.retries, entry.max_retries)} retries used`)),
+      remark(dotted(["in ", link(data.queue, null, data.name)], `added ${minute(entry.added_at)}`, entry.started_at && `started ${minute(entry.started_at)}`, entry.completed_at && `ended ${minute(entry.completed_at)}`, `${whole(entry.retries)} of ${plural(entry.max_retries, "retry", "retries")} used`)),
       entry.blocked_reason && alertNote(entry.blocked_reason),
       entry.user_action_required && section("What to do", value(entry.user_action_required)),
       section("Text", value(entry.description)),
@@ -168,7 +168,7 @@ function backgroundView(data) {
       make("h1", null, "Background tasks"),
       data.problems.map((each) => alertNote(each)),
       data.has_folders
-        ? [make("p", { class: "count" }, `${ofAll(data.rows.length, data.total)} tasks`), table({ caption: "Background tasks", columns, rows: data.rows, className: "list" })]
+        ? [make("p", { class: "count" }, ofAll(data.rows.length, data.total, "task")), table({ caption: "Background tasks", columns, rows: data.rows, className: "list" })]
         : make("p", null, "There are no background tasks here yet. ", make("code", null, "evaluator start -- COMMAND"), " starts one."),
     ]),
   ];
@@ -197,7 +197,7 @@ function outputOf(output, data) {
   const isMessage = (each) => each && typeof each === "object" && each.role !== undefined;
   const record = (each, place) => (isMessage(each) ? conversation([each], `record-${place}`) : foldable(`record-${place}`, (each && plain(each.type)) || "line", value(each), false));
   return [
-    output.before > 0 && remark("The end of it; ", make("code", null, `evaluator logs ${data.id} --all`), ` prints the ${whole(output.before)} bytes before.`),
+    output.before > 0 && remark("The end of it; ", make("code", null, `evaluator logs ${data.id} --all`), ` prints the ${plural(output.before, "byte")} before.`),
     output.records.map(record),
     output.text && make("pre", { id: "output", class: "output", tabindex: "0", "data-follow": true, role: "log", "aria-label": "The end of the output" }, output.text),
     !output.text && !output.records.length && quiet(data.has_ended ? "There is none." : "There is none yet."),
@@ -217,7 +217,7 @@ function templatesView(data) {
     part("list", data, () => [
       make("h1", null, "Templates"),
       data.findings.length > 0 && section("Errors", data.findings.map(findingOf)),
-      make("p", { class: "count" }, `${ofAll(data.rows.length, data.total)} templates`),
+      make("p", { class: "count" }, ofAll(data.rows.length, data.total, "template")),
       table({ caption: "Templates", columns, rows: data.rows, className: "list" }),
     ]),
   ];

@@ -21,7 +21,7 @@ function matrixParts(matrix, isSearching) {
     part("controls", [matrix.cells, matrix.query, matrix.choices, matrix.fields, matrix.columns], () => controls(matrix)),
     part("plot", [matrix.plot, matrix.query.plot], () => plotOf(matrix)),
     part("samples", [matrix.rows, matrix.cells, matrix.query, matrix.groups, matrix.shares, matrix.count, matrix.page, isSearching], () => [
-      make("p", { class: "count", role: "status" }, `${ofAll(matrix.count, matrix.total)} ${matrix.total === 1 ? "row" : "rows"}${isSearching ? ", more are being searched" : ""}`),
+      make("p", { class: "count", role: "status" }, `${ofAll(matrix.count, matrix.total, "row")}${isSearching ? ", more are being searched" : ""}`),
       matrixTable(matrix),
       pager(matrix, addressWith),
     ]),
@@ -311,7 +311,7 @@ function batchView(data) {
 
 function batchHead(data) {
   const { progress } = data;
-  const known = progress.total === null ? `${whole(progress.results)} results (total unknown)` : `${ofAll(progress.results, progress.total)} results`;
+  const known = progress.total === null ? `${plural(progress.results, "result")} (total unknown)` : ofAll(progress.results, progress.total, "result");
   const read = Math.round(100 * (1 - progress.unread));
   return [
     make("div", { class: "title" }, make("h1", null, data.title), badge(stateOf(data)), simulatedBadge(progress.simulated), notifyButton(data)),

@@ -251,7 +251,7 @@ function costAgainstQuality(groups) {
   return [
     make("h2", null, "Cost and quality"),
     make("div", { class: "beside" }, make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Plot of cost and quality" }, scatterPlot(points)), table({ caption: "Cost and quality", columns, rows: points })),
-    unknown ? remark(`${ofAll(unknown, groups.length)} are not shown: their cost or share is unknown.`) : null,
+    unknown ? remark(`${ofAll(unknown, groups.length)} ${unknown === 1 ? "is" : "are"} not shown, as cost or share is unknown.`) : null,
   ];
 }
 
@@ -319,7 +319,7 @@ function confusions(groups) {
         { class: "one" },
         make("h3", null, title),
         table({ caption: title, columns, rows: found.targets.map((_, row) => row), className: "confusion" }),
-        remark(`${ofAll(found.of, group.counts.results)} results have a target that is a label.`)
+        remark(`${ofAll(found.of, group.counts.results, "result")} ${found.of === 1 ? "has" : "have"} a target that is a label.`)
       );
     })
   );

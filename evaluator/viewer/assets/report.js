@@ -30,7 +30,7 @@ function reportHead(data) {
     make("div", { class: "title" }, make("h1", null, data.title), simulatedBadge(report.rows.some((row) => resultsOf(row).some((each) => each.simulated)))),
     data.batches.map((batch) => {
       const { counts } = batch.summary;
-      return make("p", { class: "lead" }, data.batches.length > 1 && make("b", null, `${batch.name}: `), `${ofAll(counts.results, counts.total)} results. ${countsText(counts)}.`);
+      return make("p", { class: "lead" }, data.batches.length > 1 && make("b", null, `${batch.name}: `), `${ofAll(counts.results, counts.total, "result")}. ${countsText(counts)}.`);
     }),
     notesOf(data),
   ];

@@ -11,7 +11,7 @@ function runView(data) {
 
 function runHead(data) {
   const { summary, template } = data;
-  const steps = summary && `${whole(summary.steps)}${summary.planned === null ? "" : ` of ${whole(summary.planned)}`} steps${summary.retries ? `, ${whole(summary.retries)} retried` : ""}`;
+  const steps = summary && `${summary.planned === null ? plural(summary.steps, "step") : ofAll(summary.steps, summary.planned, "step")}${summary.retries ? `, ${whole(summary.retries)} retried` : ""}`;
   const isStopped = ["interrupted", "aborted", "failed"].includes(data.status);
   return [
     make("div", { class: "title" }, make("h1", null, data.title), badge(data.status), simulatedBadge(data.simulated), notifyButton(data)),
