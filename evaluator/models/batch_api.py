@@ -26,7 +26,8 @@ from evaluator.models.failures import (
     message_of,
     retry_after,
 )
-from evaluator.models.http_client import Connection, HttpClient
+from evaluator.models.http_client import HttpClient
+from evaluator.models.http_connection import Connection
 from evaluator.models.time_limit import TimeLimit
 
 MAX_RESULT_BYTES = 4_000_000_000

@@ -37,7 +37,8 @@ from evaluator.models.failures import (
     message_of,
     retry_after,
 )
-from evaluator.models.http_client import Connection, HttpClient, too_large
+from evaluator.models.http_client import HttpClient
+from evaluator.models.http_connection import Connection, too_large
 from evaluator.models.key_transport import check_port, proxy_of, refuse_plain_http
 from evaluator.models.openai_batches import OpenAIBatches
 from evaluator.models.provider_batches import ProviderBatches
