@@ -178,7 +178,36 @@ def limits_to_dict(limits: BatchLimits) -> dict[str, Any]:
 
 @frozen(kw_only=True)
 class BatchOptions(Checked, error=UsageError):
-    """The options of a batch, besides its templates and rows. `run_batch` documents each option.
+    """The options of a batch, besides its templates and rows: the keyword arguments of `run_batch`.
+
+    `inputs`, `id`, `target` and `metadata` name fields of a row, or are an expression in `{{ … }}`;
+    `select` says which rows. `answers`: the field with existing answers, which are scored without a
+    call. `shuffle_choices`: a seed for the order of each row's options; the target is moved along.
+    `empty`: empty cells of required inputs are kept, with a warning, or an "error". `fewshot`:
+    examples that the model sees before each row, see `FewShot`. `scorers`: names, tables or
+    functions. `metrics`: averages, or functions of all results. Each of `models` is combined with
+    each of `handlers`. `thresholds`: conditions such as `"accuracy >= 0.8"`.
+    `count_as_failed`: types and reasons of errors that count as failed answers. `limited`: whether
+    an answer that a limit cut off is "scored" like any other, "failed" or an "error". `decide`:
+    the difference that the batch has to show, and when it may stop, see `Deciding`. `cluster` and
+    `group_by` name metadata fields, or are expressions over them: equal values of `cluster` are not
+    independent (clustered standard errors); numbers are shown for each value of `group_by`.
+    `reducers`: how epochs become one number (`mean`, `mode`, `max`, `pass@3`, `pass^3`).
+
+    `output`: the folder of the batch. `task_files`: "packed" into a few files, or "each" as one.
+    `resume` continues the batch in that folder: `retry_errors` runs samples again that ended with
+    an error; `repair` removes damaged results, whose samples are evaluated again, and accepts a
+    changed manifest; `on_changed`: what to do with results whose question has changed: "leave" them
+    out, "run" them again, "keep" them; `unfinished`: what to do about a side effect without a
+    recorded end, see `Evaluator.resume`.
+
+    `provider_batch`: calls are made with the provider's batch API; the call returns when they are
+    submitted, and `resume` collects, unless it is to `wait` (see `docs/howto/pay-half-price.md`).
+    `cache`: a file of responses. `engine`: "local" (default), "processes", "ray" or your own;
+    `workers`: the number of processes, for "ray" on each node. `sandbox`: as for `Evaluator`.
+    `display`: "auto" (live progress on a terminal and in a notebook, else nothing), "live",
+    "plain", "none", or your own `Display`. `stop.ask()` ends the session after the samples in
+    flight.
 
     Values are checked and stored in one form: lists as tuples, tables as `Selection` and
     `BatchLimits`. None stands for the default.

@@ -160,8 +160,7 @@ async def run_batch(
     display: Display | DisplayName | None = "auto",
     stop: Stop | None = None,
 ) -> BatchResult:
-    """Evaluates each row with each template, model and handler `epochs` times, and scores the
-    answers.
+    """Evaluates each row with each template, model and handler, and scores the answers.
 
     >>> from evaluator import Evaluator, run_batch_sync
     >>> rows = [{"question": "What is the symbol of iron?", "target": "Fe"}]
@@ -169,67 +168,31 @@ async def run_batch(
     >>> result = run_batch_sync("answer_question", rows, evaluator=offline, scorers=["includes"])
     >>> result.summary.groups[0].accuracy.estimate.mean
     1.0
-    >>> [sample.verdict.value for sample in result.results()]
-    ['passed']
 
     `rows`: a file (JSONL, JSON, CSV, TSV, Parquet), a list, an iterator, an async iterator, a data
-    frame or a `datasets.Dataset`. `evaluator`: without one, an `Evaluator()` is made and closed
-    when the batch has ended.
-
-    `inputs`, `id`, `target` and `metadata` name fields of a row, or are an expression in `{{ … }}`;
-    `select` says which rows. `answers`: the field with existing answers, which are scored without a
-    call. `shuffle_choices`: a seed for the order of each row's options; the target is moved along.
-    `empty`: empty cells of required inputs are kept, with a warning, or an "error". `fewshot`:
-    examples that the model sees before each row, see `FewShot`. `scorers`: names, tables or
-    functions. `metrics`: averages, or functions of all results. Each of `models` is combined with
-    each of `handlers`. `thresholds`: conditions such as `"accuracy >= 0.8"`.
-    `count_as_failed`: types and reasons of errors that count as failed answers. `limited`: whether
-    an answer that a limit cut off is "scored" like any other, "failed" or an "error". `decide`:
-    the difference that the batch has to show, and when it may stop, see `Deciding`. `cluster` and
-    `group_by` name metadata fields, or are expressions over them: equal values of `cluster` are not
-    independent (clustered standard errors); numbers are shown for each value of `group_by`.
-    `reducers`: how epochs become one number (`mean`, `mode`, `max`, `pass@3`, `pass^3`).
-
-    Everything is stored in the folder `output` (default: a new one in `batches/`): results as they
-    arrive, task files ("packed" into a few files, or "each" as one), manifest, summary. `resume`
-    continues the batch in that folder;
-    `retry_errors` runs samples again that ended with an error; `repair` removes damaged results,
-    whose samples are evaluated again, and accepts a changed manifest;
-    `on_changed`: what to do with results whose question has changed: "leave" them out, "run" them
-    again, "keep" them; `unfinished`: what to do about a side effect without a recorded end, see
-    `Evaluator.resume`. `provider_batch`: calls are made with the provider's batch API; the call
-    returns when they are submitted, and `resume` collects, unless it is to `wait` (see
-    `docs/howto/pay-half-price.md`). `cache`: a file of responses. `engine`: "local" (default),
-    "processes",
-    "ray" or your own; `workers`: the number of processes, for "ray" on each node. `sandbox`: as for
-    `Evaluator`. `display`: "auto" (live progress on a terminal and in a notebook, else nothing),
-    "live", "plain", "none", or your own `Display`. `stop.ask()` ends the session after the samples
-    in flight; cancelling the call cancels them. The folder then says that the session was stopped.
+    frame or a `datasets.Dataset`. `evaluator`: default, an `Evaluator()` that is closed at the end.
+    `BatchOptions` describes the other arguments. Everything is stored in the folder `output`
+    (default: a new one in `batches/`): results as they arrive, task files, manifest, summary.
+    Cancelling the call cancels the samples in flight, and the folder says that it was stopped.
 
     Returns: the numbers, the outcomes of the thresholds and the results; a row that fails is a
     result with an error.
     Raises: UsageError, TemplateError or ConfigurationError, before anything runs, for anything that
     cannot be used; UsageError later, for a row of a stream that cannot be used, after the samples
-    in flight;
-    RecordError, for a folder that cannot be used or written; TaskBusy, if another process works on
-    it.
+    in flight; RecordError, for a folder that cannot be used or written; TaskBusy, if another
+    process works on it.
     """
-    given = {
-        name: value
-        for name, value in locals().items()
-        if name not in ("templates", "rows", "evaluator")
-    }
-    options = BatchOptions(**given)
+    arguments = locals().copy()
+    del arguments["templates"], arguments["rows"], arguments["evaluator"]
+    options = BatchOptions(**arguments)
     from evaluator.interpreter.evaluator import Evaluator
 
-    if evaluator is not None:
-        if not isinstance(evaluator, Evaluator):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"evaluator is {type_of(evaluator)}, expected an Evaluator")
-        return await run_plan(
-            evaluator, make_plan(evaluator, templates, rows=rows, options=options)
-        )
-    async with Evaluator(tasks_dir=None) as own:
-        return await run_plan(own, make_plan(own, templates, rows=rows, options=options))
+    if evaluator is None:
+        async with Evaluator(tasks_dir=None) as own:
+            return await run_plan(own, make_plan(own, templates, rows=rows, options=options))
+    if not isinstance(evaluator, Evaluator):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"evaluator is {type_of(evaluator)}, expected an Evaluator")
+    return await run_plan(evaluator, make_plan(evaluator, templates, rows=rows, options=options))
 
 
 def sync_form(
