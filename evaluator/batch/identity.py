@@ -25,14 +25,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from hashlib import blake2b
 from itertools import pairwise
-from operator import itemgetter
 from typing import Any, cast
 from zlib import crc32
 
 import orjson
 
 from evaluator.batch.json_text import canonical_json, compact_json
-from evaluator.batch.records import Sample, SampleResult, key_of
+from evaluator.batch.records import Sample, SampleResult, key_of, nested_of, scalars_of
 from evaluator.errors import UsageError
 from evaluator.errors.messages import json_problem, type_of
 from evaluator.handler.config import HandlerConfig
@@ -286,7 +285,7 @@ def encode_results(
     for result in results:
         data = result.to_dict()
         try:
-            line = compact_json(data, (scalars_of(data), *others_of(data)), texts)
+            line = compact_json(data, (scalars_of(data), *nested_of(data)), texts)
         except ValueError:
             # A scorer or a row from Python may hold NaN or an infinity, which JSON lacks.
             data = _finite(data)
@@ -308,40 +307,6 @@ def encode_results(
 
 def _new_texts(texts: list[Any], scrub: Scrub) -> list[str]:
     return [text for text in set(texts).difference(scrub.known) if isinstance(text, str)]
-
-
-scalars_of = itemgetter(
-    "key",
-    "identity",
-    "scored_by",
-    "verdict",
-    "retryable",
-    "sample_id",
-    "place",
-    "epoch",
-    "template",
-    "variant",
-    "model",
-    "content",
-    "started",
-    "task_id",
-    "task_file",
-    "cached_calls",
-    "interrupted_calls",
-)
-"""The members of a result that are texts and whole numbers, which are looked at together."""
-others_of = itemgetter(
-    "inputs",
-    "target",
-    "metadata",
-    "parsed",
-    "scores",
-    "failure",
-    "usage",
-    "duration_s",
-    "warnings",
-    "parts",
-)
 
 
 def decode_line(line: bytes) -> dict[str, Any]:

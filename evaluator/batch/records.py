@@ -390,40 +390,43 @@ _VERDICT, _SCORES, _FAILURE, _USAGE, _WARNINGS = map(
     _FIELDS.index, ("verdict", "scores", "failure", "usage", "warnings")
 )
 _members = itemgetter(*_FIELDS)
-_NO_MEMBERS: dict[str, Any] = dict.fromkeys(
-    (
-        "key",
-        "identity",
-        "scored_by",
-        "verdict",
-        "retryable",
-        "sample_id",
-        "place",
-        "epoch",
-        "template",
-        "variant",
-        "inputs",
-        "target",
-        "metadata",
-        "model",
-        "content",
-        "parsed",
-        "scores",
-        "failure",
-        "usage",
-        "duration_s",
-        "started",
-        "task_id",
-        "task_file",
-        "cached_calls",
-        "interrupted_calls",
-        "warnings",
-        "parts",
-    )
-)
-"""The members of a result as JSON, in their order. To copy them and set each takes half the time
-of a display, which CPython makes of several dicts where it is so long.
-"""
+# The members of a result as JSON, in their order. Those that are True may hold other values; the
+# others are texts and whole numbers.
+_MEMBERS = {
+    "key": False,
+    "identity": False,
+    "scored_by": False,
+    "verdict": False,
+    "retryable": False,
+    "sample_id": False,
+    "place": False,
+    "epoch": False,
+    "template": False,
+    "variant": False,
+    "inputs": True,
+    "target": True,
+    "metadata": True,
+    "model": False,
+    "content": False,
+    "parsed": True,
+    "scores": True,
+    "failure": True,
+    "usage": True,
+    "duration_s": True,
+    "started": False,
+    "task_id": False,
+    "task_file": False,
+    "cached_calls": False,
+    "interrupted_calls": False,
+    "warnings": True,
+    "parts": True,
+}
+# To copy them and set each takes half the time of a display, which CPython makes of several dicts
+# where it is so long.
+_NO_MEMBERS: dict[str, Any] = dict.fromkeys(_MEMBERS)
+scalars_of = itemgetter(*(name for name, is_nested in _MEMBERS.items() if not is_nested))
+"""The members of a result that are texts and whole numbers, which are looked at together."""
+nested_of = itemgetter(*(name for name, is_nested in _MEMBERS.items() if is_nested))
 
 
 def key_of(sample_id: str, epoch: int, template: str, variant: str) -> str:

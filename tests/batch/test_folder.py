@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from evaluator import RecordError, TaskBusy, Usage, disk
 from evaluator.batch import Failure, SampleResult, Score, Verdict
 from evaluator.batch.folder import BatchFolder
-from evaluator.batch.identity import encode_results, others_of, scalars_of
+from evaluator.batch.identity import encode_results
+from evaluator.batch.records import nested_of, scalars_of
 from evaluator.errors import BatchDamaged, RecordNotWritten
 from evaluator.record.redact import Redactor
 from tests.tables import each_case
@@ -211,7 +212,7 @@ def test_a_secret_that_only_its_text_shows_is_not_in_a_line() -> None:
 
 def test_every_member_of_a_result_is_searched_for_secrets() -> None:
     members: dict[str, Any] = {name: [name] for name in RESULT.to_dict()}
-    searched = [*scalars_of(members), *others_of(members)]
+    searched = [*scalars_of(members), *nested_of(members)]
     assert sorted(name for (name,) in searched) == sorted(members)
 
 
