@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, cast
 
 from evaluator.errors import ConfigurationError, Diagnostic, TemplateError
@@ -94,29 +93,6 @@ def _fatal(domain: Domain, task: Task) -> list[Diagnostic]:
     return problems
 
 
-def check_surroundings(
-    library: TemplateLibrary,
-    tools: Collection[str],
-    profiles: Collection[str],
-    servers: Collection[McpServer] = (),
-    sandboxes: Mapping[str, Sandbox] = MappingProxyType({}),
-    roots: Sequence[str] = (".",),
-) -> list[Diagnostic]:
-    """An error for each unknown tool or profile that a template names, and for each invalid schema;
-    a warning for each example whose output does not fit, and for a sandbox that is not installed. A
-    `module:Model` is not imported here. `sandboxes` has those of the profiles. Schema files are
-    below their template's folder or `roots`.
-    """
-    known = known_tools(library, tools)
-    nodes = [*(template.node for template in library.templates.values()), *library.unusable]
-    problems = [
-        problem
-        for node in nodes
-        for problem in check_node(node, known, profiles, servers, sandboxes, roots)
-    ]
-    return list(dict.fromkeys(problems))
-
-
 def known_tools(library: TemplateLibrary, tools: Collection[str]) -> set[str]:
     """What a template may name as a tool: `tools`, those of every task, and templates."""
     from evaluator.tools.controls import OF_TASK_TOOLS
@@ -132,7 +108,11 @@ def check_node(
     sandboxes: Mapping[str, Sandbox],
     roots: Sequence[str] = (".",),
 ) -> list[Diagnostic]:
-    """The findings of `check_surroundings` about one template; `known` are the tools."""
+    """An error for each unknown tool or profile that the template names, and for each invalid
+    schema; a warning for each example whose output does not fit, and for a sandbox that is not
+    installed. A `module:Model` is not imported here. `known` are the tools. `sandboxes` has those
+    of the profiles. Schema files are below the template's folder or `roots`.
+    """
     problems: list[Diagnostic] = []
     for task in tasks(node):
         problems += _of_tools(task, known, servers)

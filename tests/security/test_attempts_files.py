@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from evaluator import Evaluator, SimulatedBackend, TaskError, TaskResult, TemplateLibrary
-from evaluator.interpreter.preflight import check_surroundings
+from evaluator.interpreter.preflight import check_node
 
 SCHEMA = {"type": "object", "description": "SECRET"}
 
@@ -107,7 +107,8 @@ def test_control_a_schema_below_the_folder_or_a_root_is_shown_to_the_model(
 
 def test_lint_reports_a_schema_that_is_outside(place: Path) -> None:
     _, _, library = evaluate(place, "../outside/x.json")
-    found = check_surroundings(library, (), ())
+    node = library.get("t").node
+    found = check_node(node, (), (), (), {})
     assert [(each.code, each.span.line) for each in found] == [("schema-outside", 1)]
     assert "SECRET" not in str(found)
-    assert check_surroundings(library, (), (), roots=[str(place)]) == []
+    assert check_node(node, (), (), (), {}, roots=[str(place)]) == []

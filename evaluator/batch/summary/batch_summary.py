@@ -10,14 +10,13 @@ from dataclasses import field, replace
 from typing import Annotated, Any
 
 from evaluator.batch.decision import Decision
-from evaluator.batch.statistics import Agreement, Estimate
+from evaluator.batch.statistics import Estimate
 from evaluator.batch.summary.calibrated import corrected_table
 from evaluator.batch.summary.parts import (
     Amount,
     ErrorKind,
     GroupSummary,
     JudgeAgreement,
-    MetricValue,
     Part,
     Percentiles,
     ScorerSummary,
@@ -29,6 +28,7 @@ from evaluator.batch.summary.tables import (
     UNKNOWN,
     Table,
     Tabular,
+    interval,
     number,
     percent,
     percent_interval,
@@ -119,7 +119,7 @@ def _metrics_table(group: GroupSummary) -> Table:
             f"{one.n:,} of {one.of:,}",
             number(one.value),
             _error_cell(one.se),
-            _interval(one),
+            interval(one.low, one.high),
         ]
         for name, one in group.metrics.items()
     ]
@@ -305,7 +305,7 @@ def _mean_cells(estimate: Estimate) -> tuple[str, str, str]:
     interval.
     """
     se = estimate.se if estimate.n > 1 else None
-    return (number(estimate.mean), _error_cell(se), _interval(estimate))
+    return (number(estimate.mean), _error_cell(se), interval(estimate.low, estimate.high))
 
 
 def _error_cell(se: float | None) -> str:
@@ -348,15 +348,9 @@ def _agreement_row(found: JudgeAgreement) -> list[str]:
         _MEASURES[found.measure],
         counts,
         value,
-        _interval(agreement),
+        interval(agreement.low, agreement.high),
         percent(found.same),
     ]
-
-
-def _interval(found: Estimate | Agreement | MetricValue) -> str:
-    if found.low is None or found.high is None:
-        return UNKNOWN
-    return f"{found.low:.4g} to {found.high:.4g}"
 
 
 VERSION = 1

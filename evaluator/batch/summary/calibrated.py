@@ -6,7 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated
 
 from evaluator.batch.statistics import Agreement, Estimate, JudgeCounts, JudgeRates
-from evaluator.batch.summary.tables import UNKNOWN, Table, number, percent, percent_interval
+from evaluator.batch.summary.tables import (
+    UNKNOWN,
+    Table,
+    interval,
+    number,
+    percent,
+    percent_interval,
+)
 from evaluator.errors.messages import agree, amount
 from evaluator.fields import MERGED, JsonForm
 from evaluator.lazy_dataclass import frozen
@@ -177,16 +184,16 @@ def _rates_table(title: str, found: Calibration) -> Table:
         )
     ]
     for name, measure in (("Cohen's κ", rates.kappa), ("Krippendorff's α", rates.alpha)):
-        rows.append([name, number(measure.value), _interval(measure), base])
+        rows.append([name, number(measure.value), interval(measure.low, measure.high), base])
     return Table(f"Rates of {title}", ["", "value", "interval", "base rate"], rows=rows)
 
 
 def _bias_row(bias: JudgeBias) -> list[str]:
-    interval = UNKNOWN
+    of_bias = UNKNOWN
     if bias.low is not None and bias.high is not None:
-        interval = f"{100 * bias.low:+.1f} to {100 * bias.high:+.1f}"
+        of_bias = f"{100 * bias.low:+.1f} to {100 * bias.high:+.1f}"
     shares = [f"{100 * share:+.1f}" for share in (bias.a_bias, bias.b_bias, bias.difference)]
-    return [bias.by, bias.a, shares[0], bias.b, *shares[1:], interval]
+    return [bias.by, bias.a, shares[0], bias.b, *shares[1:], of_bias]
 
 
 def corrected_row(first: str, found: CorrectedShare) -> list[str]:
@@ -219,9 +226,3 @@ def _label_lines(found: Calibration) -> Iterable[str]:
 
 def _not_counted(labels: int) -> str:
     return f"{agree(labels, 'it does', 'they do')} not count"
-
-
-def _interval(found: Agreement) -> str:
-    if found.low is None or found.high is None:
-        return UNKNOWN
-    return f"{found.low:.4g} to {found.high:.4g}"

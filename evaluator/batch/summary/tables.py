@@ -73,6 +73,13 @@ def percent(share: float | None) -> str:
     return f"{100 * share:.1f} %"
 
 
+def interval(low: float | None, high: float | None) -> str:
+    """An interval with four digits; "–" without one."""
+    if low is None or high is None:
+        return UNKNOWN
+    return f"{low:.4g} to {high:.4g}"
+
+
 def percent_interval(estimate: Estimate) -> str:
     """The interval of a share; "–" without one."""
     if estimate.low is None or estimate.high is None:
