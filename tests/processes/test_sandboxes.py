@@ -85,9 +85,8 @@ def test_the_time_limit_ends_the_script_and_what_it_started(sandbox, tmp_path):
 
 
 def test_endless_output_ends_the_script(sandbox, tmp_path):
-    result = run(
-        "while :; do echo 0123456789012345678901234567890123456789; done", sandbox, tmp_path
-    )
+    script = "line=$(printf '%4000s' x); while :; do echo \"$line\"; done"
+    result = run(script, sandbox, tmp_path)
     assert result.overrun == "output"
 
 
