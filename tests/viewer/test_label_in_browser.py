@@ -22,7 +22,6 @@ from tests.viewer.browser import (
     find_chromium,
     links,
     opened,
-    running,
     tab,
 )
 
@@ -79,7 +78,7 @@ async def answer(page: Page, key: str) -> None:
 
 
 def test_a_person_labels_with_the_keyboard_alone_while_another_does_and_the_server_is_killed(
-    tmp_path: Path,
+    tmp_path: Path, browser: str
 ) -> None:
     batch = judged_batch(tmp_path / "quiz", samples=12)
 
@@ -123,7 +122,7 @@ def test_a_person_labels_with_the_keyboard_alone_while_another_does_and_the_serv
         assert "differs" in shown and await page.run(WIDE) <= 0
         assert len(await links(page, "/sample/")) == 12
 
-    async def whole(browser: str) -> None:
+    async def whole() -> None:
         async with tab(browser) as page:
             async with tab(browser) as other:
                 with serving(tmp_path) as (process, address):
@@ -132,8 +131,7 @@ def test_a_person_labels_with_the_keyboard_alone_while_another_does_and_the_serv
                 assert re.search("token=", address)
                 await second(page, address)
 
-    with running(tmp_path / "profile") as browser:
-        asyncio.run(whole(browser))
+    asyncio.run(whole())
     labels = read_labels(batch.folder)
     assert len({each.key for each in labels if each.labeller == "ada"}) == 12
     assert [each.verdict for each in labels if each.labeller == "bob"] == ["passed", "passed"]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -14,103 +12,26 @@ from urllib.parse import urlencode
 import pytest
 
 from evaluator.batch import Score, open_batch
-from evaluator.batch.summary import summarise
 from evaluator.viewer import ReportBatch, compare_batches, write_report
 from tests.batch.export.results import EACH, FAILED, HOSTILE, hostile, many, result
-from tests.batch.labelled import asked_batch
 from tests.viewer.batches import write_batch
-from tests.viewer.browser import Page, find_chromium, opened, running, tab
+from tests.viewer.browser import Page, becomes, find_chromium, opened
+from tests.viewer.report_page import (
+    COUNT,
+    DETAIL,
+    EACH_DETAIL,
+    IDS,
+    ROWS,
+    WRONG,
+    chip,
+    choose,
+    click_sort,
+    labelled,
+    then,
+)
 from tests.viewer.test_report_file import write_tasks
 
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason="needs chromium on the PATH")
-
-Steps = Callable[[Page], Awaitable[Any]]
-ROWS = "[...document.querySelectorAll('#samples tbody tr')].map((row) => row.innerText)"
-IDS = "[...document.querySelectorAll('#samples tbody th')].map((cell) => cell.innerText)"
-COUNT = "document.querySelector('#samples .count').textContent"
-DETAIL = "document.getElementById('detail')"
-EACH_DETAIL = """
-(async () => {
-  const links = [...document.querySelectorAll('#samples a.verdict')].map((a) => a.getAttribute('href'));
-  const texts = [];
-  for (const href of links) {
-    await new Promise((done) => {
-      addEventListener('hashchange', () => setTimeout(done), { once: true });
-      location.hash = href;
-    });
-    texts.push(document.getElementById('detail').textContent);
-  }
-  document.getElementById('detail').close();
-  return texts;
-})()
-"""
-
-
-def becomes(condition: str) -> str:
-    """JavaScript that waits until the page fulfils a condition."""
-    return (
-        f"new Promise((done) => {{ const look = () => ({condition}) ? done(true) : requestAnimationFrame(look);"
-        " look(); })"
-    )
-
-
-LABELS = ("metal", "gas")
-WRONG = {"includes": Score(0.0, False)}
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running(tmp_path_factory.mktemp("profile")) as address:
-        yield address
-
-
-@pytest.fixture
-def with_page(browser: str) -> Callable[[Steps], Any]:
-    """Runs steps in a new tab, and expects that the console says nothing and no address is asked for but files'."""
-
-    def go(steps: Steps) -> Any:
-        async def whole() -> Any:
-            async with tab(browser) as page:
-                found = await steps(page)
-                assert page.problems == []
-                assert [
-                    address for address in page.requests if not address.startswith("file:")
-                ] == []
-                return found
-
-        return asyncio.run(whole())
-
-    return go
-
-
-def labelled(count: int) -> Iterator[Any]:
-    for number in range(count):
-        target, answer = LABELS[number % 2], LABELS[number % 3 % 2]
-        score = Score(float(target == answer), target == answer, answer, "compared")
-        yield result(f"s{number:03d}", target=target, place=number, scores={"label": score})
-
-
-def then(action: str) -> str:
-    """JavaScript that does something which changes the address, and waits until the page has followed."""
-    return (
-        "new Promise((done) => { addEventListener('hashchange', () => setTimeout(done), {once: true});"
-        f" {action}; }})"
-    )
-
-
-def choose(name: str, value: str) -> str:
-    return then(
-        f"const s = document.getElementById('choose-{name}'); s.value = {json.dumps(value)};"
-        " s.dispatchEvent(new Event('change'))"
-    )
-
-
-def chip(name: str) -> str:
-    return then(f"document.getElementById('chip-{name}').click()")
-
-
-def click_sort(name: str) -> str:
-    return then(f"document.getElementById('sort-{name}').click()")
 
 
 def test_hostile_texts_stay_texts_in_every_part_of_the_page(with_page: Any, tmp_path: Path) -> None:
@@ -390,144 +311,6 @@ def test_numbers_and_plots_are_those_of_the_summary(with_page: Any, tmp_path: Pa
     )
 
 
-def voted(number: int, votes: Mapping[str, bool | None], scorer: str = "jury") -> Any:
-    return result(
-        f"s{number}", place=number, scores={scorer: Score(1.0, True, metadata={"votes": votes})}
-    )
-
-
-AGREEMENT = """
-(() => {
-  const region = document.querySelector('[aria-label="Agreement of judges"]');
-  return region && [...region.querySelectorAll('tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent));
-})()
-"""
-
-
-def test_the_agreement_of_judges_is_shown_with_its_interval_and_n_of_n(
-    with_page: Any, tmp_path: Path
-) -> None:
-    path = tmp_path / "r.html"
-    ballots = [
-        (True, True, True),
-        (True, False, None),
-        (False, False, False),
-        (True, True, False),
-        (None, None, True),
-    ]
-    votes = [dict(zip("abc", ballot, strict=True)) for ballot in ballots * 3]
-    write_report(path, [ReportBatch([voted(number, each) for number, each in enumerate(votes)])])
-    everyone, pair = (
-        summarise(voted(number, each) for number, each in enumerate(votes)).groups[0].agreement[:2]
-    )
-
-    async def steps(page: Page) -> Any:
-        await page.open(path)
-        plots = "document.querySelectorAll('[aria-label=\"Agreement of judges\"] tbody tr:first-child svg .bar').length"
-        return await page.run(AGREEMENT), await page.run(plots)
-
-    rows, bars_of_the_first = with_page(steps)
-    assert [row[1] for row in rows] == [
-        "jury: all 3: a, b, c",
-        "jury: a and b",
-        "jury: a and c",
-        "jury: b and c",
-    ]
-    assert all(row[0] == "answer × small" for row in rows)
-    assert (
-        everyone.agreement.value is not None
-        and pair.agreement.low is not None
-        and pair.agreement.high is not None
-    )
-    assert rows[0][2:] == [
-        "Krippendorff's α",
-        "",
-        f"{everyone.agreement.value:.3g}",
-        "–",
-        "12 of 15",
-        "50.0 %",
-    ]
-    span = f"{pair.agreement.low:.3g} to {pair.agreement.high:.3g}"
-    assert rows[1][2:] == [
-        "Cohen's κ",
-        "",
-        f"{pair.agreement.value:.3g}",
-        span,
-        "12 of 15",
-        "75.0 %",
-    ]
-    assert bars_of_the_first == 0
-
-
-def test_an_agreement_that_is_not_defined_says_why(with_page: Any, tmp_path: Path) -> None:
-    path = tmp_path / "r.html"
-    write_report(
-        path,
-        [ReportBatch([*(voted(number, {"a": True, "b": True}) for number in range(4)), FAILED])],
-    )
-
-    async def steps(page: Page) -> Any:
-        await page.open(path)
-        return await page.run(AGREEMENT), await page.run(
-            "document.getElementById('summary').innerText"
-        )
-
-    rows, text = with_page(steps)
-    assert [row[2:] for row in rows] == [
-        ["Krippendorff's α", "", "not defined", "–", "4 of 4", "100.0 %"],
-        ["Cohen's κ", "", "not defined", "–", "4 of 4", "100.0 %"],
-    ]
-    assert "It is undefined if all ratings are equal" in text
-
-
-@pytest.mark.parametrize("summary", [None, "of an earlier version"])
-def test_without_judges_nothing_is_said_of_them(
-    summary: str | None, with_page: Any, tmp_path: Path
-) -> None:
-    path = tmp_path / "r.html"
-    given = summarise(labelled(10)).to_dict()
-    if summary is not None:
-        for group in given["groups"]:
-            del group["agreement"]
-    write_report(path, [ReportBatch(labelled(10), summary=given)])
-
-    async def steps(page: Page) -> Any:
-        await page.open(path)
-        return await page.run(AGREEMENT), await page.run(
-            "document.getElementById('summary').innerText"
-        )
-
-    rows, text = with_page(steps)
-    assert rows is None and "Agreement" not in text and "Usage" in text
-
-
-def test_hostile_names_of_judges_stay_texts(with_page: Any, tmp_path: Path) -> None:
-    path = tmp_path / "r.html"
-    results = [
-        voted(
-            number,
-            dict.fromkeys(HOSTILE[:2], number % 2 == 0) | {HOSTILE[2]: number % 3 == 0},
-            HOSTILE[1],
-        )
-        for number in range(12)
-    ]
-    write_report(path, [ReportBatch(results), ReportBatch(results)])
-
-    async def steps(page: Page) -> Any:
-        await page.open(path)
-        title, rows = await page.run("document.title"), await page.run(AGREEMENT)
-        grown = await page.run("document.querySelectorAll('img, iframe, object, embed').length")
-        wide = await page.run("document.documentElement.scrollWidth > innerWidth")
-        return title, rows, grown, wide
-
-    title, rows, grown, wide = with_page(steps)
-    assert title == "batch and batch (2)" and (grown, wide) == (0, False)
-    assert [row[0] for row in rows] == ["batch: small"] * 4 + ["batch (2): small"] * 4
-    first, second, third = HOSTILE[:3]
-    assert rows[0][1] == f"{second}: all 3: {first}, {second}, {third}"
-    assert rows[1][1] == f"{second}: {first} and {second}" and rows[1][4:6] == ["1", "–"]
-
-
 def test_what_is_left_out_is_said(with_page: Any, tmp_path: Path) -> None:
     path = tmp_path / "r.html"
     write_report(path, [ReportBatch(many(50))], max_samples=20)
@@ -699,36 +482,3 @@ def test_the_reason_is_that_of_the_scorer_that_decided(with_page: Any, tmp_path:
         )
 
     assert with_page(steps) == ["b: wrong", "b: no idea", "b: it crashed", None]
-
-
-def test_what_is_known_of_a_judge_is_shown_with_its_intervals(
-    with_page: Any, tmp_path: Path
-) -> None:
-    path = tmp_path / "r.html"
-    batch = asked_batch(tmp_path / "quiz")
-    summary = batch.summarise()
-    write_report(path, [ReportBatch(batch.results(), batch.manifest, summary.to_dict())])
-
-    async def steps(page: Page) -> Any:
-        await page.open(path)
-        read = '(name) => [...document.querySelectorAll(`[aria-label="${name}"] tbody tr`)].map((row) => [...row.cells].map((cell) => cell.textContent))'
-        names = [
-            "Corrected by labels of people",
-            "Judges against labels",
-            "Bias of judges",
-            "Stability of verdicts",
-        ]
-        return await page.run(f"{json.dumps(names)}.map({read})")
-
-    corrected, rates, (bias,), (stable,) = with_page(steps)
-    (group,) = summary.groups
-    found = group.calibrations["judge"]
-    assert [row[0] for row in corrected] == ["judge"]
-    assert "66.7 %" in corrected[0] and "41 of 60" in corrected[0]
-    assert rates[0][0] == "judge: passes what people pass (sensitivity)"
-    mean = found.rates.sensitivity.mean
-    assert mean is not None and rates[0][1] == f"{100 * mean:.1f} %"
-    assert rates[2][1] == f"{found.rates.kappa.value:.3g}".replace("-", "−")
-    assert bias[0] == "judge, by length" and bias[1] == "longer than 5 characters"
-    assert stable[:6] == ["judge", "60 of 60", "3", "11.1 %", "11.1 %", "–"]
-    assert stable[-1].startswith("± ") and stable[-1].endswith(" points")

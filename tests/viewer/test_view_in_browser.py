@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ from tests.viewer.browser import (
     find_chromium,
     links,
     opened,
-    running,
     tab,
 )
 from tests.viewer.site import TOKEN
@@ -43,12 +42,6 @@ pytestmark = pytest.mark.skipif(find_chromium() is None, reason="needs chromium 
 
 FAILURES = (PASSED, FAILED, replace(FAILED, sample_id="other"))
 Steps = Callable[[Page, str], Awaitable[Any]]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running(tmp_path_factory.mktemp("profile")) as address:
-        yield address
 
 
 @pytest.fixture
