@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evaluator.files import open_below
+from tests.tools.fake_display import Fake
 from tests.tools.mcp_play import Client, Play
 
 
@@ -37,3 +39,11 @@ def play(tmp_path):
         return asyncio.run(whole())
 
     return run
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """The only programs that are found: xdotool and import, which note how they are called."""
+    (folder := tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    return Fake(folder)

@@ -12,112 +12,28 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evaluator import (
-    ConfigurationError,
-    Evaluator,
-    HandlerConfig,
-    SimulatedBackend,
-    TaskError,
-    TemplateLibrary,
     ToolError,
 )
-from evaluator.handler.config import read_profile
-from evaluator.tools import FileAccess, PolicyRule, ToolContext, ToolOutcome, ToolRegistry
+from evaluator.tools import FileAccess, ToolContext, ToolOutcome, ToolRegistry
 from evaluator.tools.computer import computer_tool
 from evaluator.tools.x_display import _KEYS, XDisplay, chords  # pyright: ignore[reportPrivateUsage]
+from tests.tools.fake_display import (
+    HEIGHT,
+    WIDTH,
+    Fake,
+    calls,
+)
 
-WIDTH, HEIGHT = 320, 240
 REAL = all(map(shutil.which, ("Xvfb", "xdotool", "import")))
 real_only = pytest.mark.skipif(
     not REAL, reason="no real display: Xvfb, xdotool or ImageMagick's import is missing"
 )
-
-FAKE_XDOTOOL = """#!{python}
-import json, os, sys, time
-here = os.path.dirname(os.path.abspath(__file__))
-state = os.path.join(here, "state.json")
-now = json.load(open(state))
-args = sys.argv[1:]
-stdin = sys.stdin.read() if args[0] == "type" else None
-with open(os.path.join(here, "log"), "a") as log:
-    log.write(json.dumps({{"argv": args, "stdin": stdin, "env": dict(os.environ)}}) + "\\n")
-if now.get("hangs"):
-    time.sleep(60)
-if now.get("floods"):
-    while True:
-        sys.stdout.write("x" * 100_000)
-if os.environ["DISPLAY"] not in now["displays"]:
-    sys.exit("Error: Can't open display: " + os.environ["DISPLAY"])
-if args[0] == "keydown" and os.path.exists(os.path.join(here, "pressed")):
-    open(os.path.join(here, "pressed"), "w").close()
-if args[0] == now.get("fails"):
-    sys.exit("it does not work")
-if args[0] == "getdisplaygeometry":
-    print(*now["size"])
-if args[0] == "getmouselocation":
-    print("x:%d y:%d screen:0 window:1" % tuple(now["at"]))
-for place, word in enumerate(args):
-    if word == "mousemove":
-        now["at"] = [int(args[place + 1]), int(args[place + 2])]
-with open(state + ".new", "w") as file:
-    json.dump(now, file)
-os.replace(state + ".new", state)
-"""
-FAKE_IMPORT = """#!{python}
-import json, os, sys, zlib
-here = os.path.dirname(os.path.abspath(__file__))
-now = json.load(open(os.path.join(here, "state.json")))
-if os.environ["DISPLAY"] not in now["displays"]:
-    sys.exit("import: unable to open X server `" + os.environ["DISPLAY"] + "'")
-if sys.argv[1:] != ["-silent", "-window", "root", "png:-"]:
-    sys.exit("import: another picture was asked for")
-width, height = now["size"]
-def chunk(kind, data):
-    return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
-head = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes([8, 0, 0, 0, 0])
-rows = zlib.compress((b"\\0" + bytes(width)) * height)
-png = b"\\x89PNG\\r\\n\\x1a\\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
-sys.stdout.buffer.write(png + bytes(now.get("padding", 0)))
-"""
-
-
-class Fake:
-    """Programs named xdotool and import, and what they were called with."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.state = {"displays": [":7"], "size": [WIDTH, HEIGHT], "at": [0, 0]}
-        for name, text in (("xdotool", FAKE_XDOTOOL), ("import", FAKE_IMPORT)):
-            (folder / name).write_text(text.format(python=sys.executable))
-            (folder / name).chmod(0o700)
-        self.be()
-
-    def be(self, **state: Any) -> None:
-        self.state |= state
-        (self.folder / "state.json").write_text(json.dumps(self.state))
-
-    @property
-    def calls(self) -> list[dict[str, Any]]:
-        log = self.folder / "log"
-        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-
-    @property
-    def argvs(self) -> list[list[str]]:
-        return [call["argv"] for call in self.calls if call["argv"] != ["getdisplaygeometry"]]
-
-
-@pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    (folder := tmp_path / "bin").mkdir()
-    monkeypatch.setenv("PATH", str(folder))
-    return Fake(folder)
 
 
 @pytest.fixture(scope="module")
@@ -155,23 +71,6 @@ def display(request: pytest.FixtureRequest) -> XDisplay:
         return request.getfixturevalue("server")
     request.getfixturevalue("fake")
     return XDisplay(":7", WIDTH, HEIGHT)
-
-
-def calls(display: XDisplay, *arguments: dict[str, Any], **changes: Any) -> list[ToolOutcome]:
-    """What one tool answers, allowed to do all unless `changes` say otherwise, and closed at the end."""
-
-    async def run() -> list[ToolOutcome]:
-        tool = dataclasses.replace(computer_tool(display), **{"policy": "allow", **changes})
-        registry = ToolRegistry([tool])
-        context = ToolContext(FileAccess([]))
-        try:
-            return [
-                await registry.call("computer", json.dumps(given), context) for given in arguments
-            ]
-        finally:
-            await registry.aclose()
-
-    return asyncio.run(run())
 
 
 def call(display: XDisplay, **arguments: Any) -> ToolOutcome:
@@ -555,120 +454,3 @@ def test_a_missing_program_is_named_with_the_package_to_install(
 ) -> None:
     (fake.folder / missing).unlink()
     assert call(XDisplay(":7", WIDTH, HEIGHT), action="screenshot").error == error
-
-
-# -- policies and profiles ----------------------------------------------------------------------------------------
-
-
-def test_looking_and_waiting_are_allowed_and_other_actions_ask(fake: Fake) -> None:
-    wanted = ({"action": "screenshot"}, {"action": "cursor_position"}, {"action": "left_click"})
-    codes = [
-        outcome.code for outcome in calls(XDisplay(":7", WIDTH, HEIGHT), *wanted, policy="ask")
-    ]
-    assert codes == [None, None, "denied"]
-    rules = (PolicyRule("deny", "action", "type"), PolicyRule("allow", "action", "*_click"))
-    wanted = (
-        {"action": "type", "text": "x"},
-        {"action": "left_click"},
-        {"action": "key", "text": "a"},
-    )
-    codes = [
-        o.code for o in calls(XDisplay(":7", WIDTH, HEIGHT), *wanted, policy="deny", rules=rules)
-    ]
-    assert codes == ["denied", None, "denied"]
-
-
-def profile(folder: Path, inner: str) -> HandlerConfig:
-    path = folder / "p.xml"
-    path.write_text(f'<handler name="p">{inner}</handler>')
-    return read_profile(path)[0]
-
-
-def test_a_profile_names_the_display(tmp_path: Path) -> None:
-    config = profile(
-        tmp_path,
-        '<computer display=":1" width="1024" height="768"/><tools><tool name="computer"/></tools>',
-    )
-    assert config.computer == XDisplay(":1", 1024, 768)
-    assert config.to_dict()["computer"] == {"name": ":1", "width": 1024, "height": 768}
-    assert profile(tmp_path, "").computer is None
-
-
-@pytest.mark.parametrize(
-    "attributes",
-    [
-        'display="1" width="1" height="1"',
-        'display="host:1" width="1" height="1"',
-        'display=":1" width="0" height="1"',
-        'display=":1" width="8001" height="1"',
-        'display=":1" width="10"',
-        'width="10" height="10"',
-    ],
-)
-def test_a_display_that_cannot_be_is_refused_in_the_profile(
-    tmp_path: Path, attributes: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=r"p\.xml"):
-        profile(tmp_path, f"<computer {attributes}/>")
-
-
-@pytest.mark.parametrize(("name", "side"), [("1", 10), ("host:1", 10), (":1", 0), (":1", 8_001)])
-def test_a_display_that_cannot_be_is_refused_in_python(name: str, side: int) -> None:
-    with pytest.raises(ConfigurationError):
-        XDisplay(name, side, 10)
-
-
-@pytest.mark.parametrize(
-    ("inner", "error"),
-    [
-        (
-            '<tools><tool name="a"/><tool name="a"/></tools>',
-            "the tool 'a' is there twice; put its policy and rules into one element",
-        ),
-        (
-            '<mcp><server name="a" command="x"/><server name="a" command="y"/></mcp>',
-            "the MCP server 'a' is there twice",
-        ),
-        (
-            '<roles><role name="a" model="x"/><role name="b" model="x"/><role name="a" model="y"/></roles>',
-            "the role 'a' is there twice; one model answers where it is named",
-        ),
-    ],
-)
-def test_a_second_display_in_a_profile_is_an_error_with_its_position(
-    tmp_path: Path, inner: str, error: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=re.escape(error)) as refused:
-        profile(tmp_path, inner)
-    second = f'<handler name="p">{inner}'.rindex('name="a"') + len('name="') + 1
-    assert re.search(rf"p\.xml:1:{second}\b", str(refused.value)), refused.value
-
-
-# -- a task that uses it ------------------------------------------------------------------------------------------
-
-
-def test_a_task_is_offered_the_screen_of_its_profile(fake: Fake, tmp_path: Path) -> None:
-    library = TemplateLibrary()
-    library.add(
-        '<task name="t" type="atomic"><description>D</description><tools><tool name="computer"/></tools></task>'
-    )
-    script = [{"tool": "computer", "arguments": {"action": "screenshot"}}, "seen"]
-    config = HandlerConfig(name="desk", backend="simulated", computer=XDisplay(":7", WIDTH, HEIGHT))
-    evaluator = Evaluator(
-        library, config, backend=SimulatedBackend(script=script), tasks_dir=tmp_path / "tasks"
-    )
-    assert evaluator.evaluate_sync("t").unwrap().content == "seen"
-    assert len(list((tmp_path / "tasks" / "attachments").iterdir())) == 1
-
-
-def test_a_profile_without_a_display_has_no_computer_tool(tmp_path: Path) -> None:
-    library = TemplateLibrary()
-    library.add(
-        '<task name="t" type="atomic"><description>D</description><tools><tool name="computer"/></tools></task>'
-    )
-    evaluator = Evaluator(
-        library, "offline", backend=SimulatedBackend(), tasks_dir=tmp_path / "tasks"
-    )
-    error = evaluator.evaluate_sync("t")
-    assert isinstance(error, TaskError)
-    assert "the tool 'computer' needs a display; write into the profile 'offline'" in error.message
