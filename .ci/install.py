@@ -3,7 +3,7 @@ fails.
 
     python .ci/install.py PYTHON
 
-PYTHON is the interpreter of the environment. It takes two to five minutes, most of it for LiteLLM.
+PYTHON is the interpreter of the environment.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Progress:
 
     def show(self, what: str, number: int) -> None:
         number = min(number, self._count)
-        text = f"installing, two to five minutes: {what} {number} of {self._count} packages"
+        text = f"installing: {what} {number} of {self._count} packages"
         if text == self._shown:
             return
         self._shown = text

@@ -5,17 +5,26 @@ from __future__ import annotations
 import asyncio
 import io
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from evaluator.interpreter.requests import is_xml
+from tests.conftest import MakeEvaluator, Scripted
 
 TASK = '<task type="atomic" name="t"><description>d</description><instructions>Say {{ x }}</instructions></task>'
 SUM = """<task name="sum" type="atomic"><description>Add two numbers</description>
   <inputs><input name="a" required="false"/></inputs><instructions>SUM</instructions></task>"""
 
 
-def evaluate(make_evaluator, text, script=None, inputs=None, xml=""):
+def evaluate(
+    make_evaluator: MakeEvaluator,
+    text: str,
+    script: Any = None,
+    inputs: dict[str, Any] | None = None,
+    xml: str = "",
+) -> Any:
     return asyncio.run(make_evaluator(xml, script=script).evaluate(text, inputs or {}))
 
 
@@ -31,11 +40,13 @@ def evaluate(make_evaluator, text, script=None, inputs=None, xml=""):
         ("<tasks/>", False),
     ],
 )
-def test_xml_is_told_from_words(text, expected):
+def test_xml_is_told_from_words(text: str, expected: bool) -> None:
     assert is_xml(text) is expected
 
 
-def test_xml_text_is_evaluated_and_repairs_are_in_the_notes(make_evaluator, scripted):
+def test_xml_text_is_evaluated_and_repairs_are_in_the_notes(
+    make_evaluator: MakeEvaluator, scripted: type[Scripted]
+) -> None:
     script = scripted()
     exact = evaluate(make_evaluator, TASK, script, {"x": "hello"}).unwrap()
     assert (script.prompts, exact.notes["warnings"]) == (["Say hello"], [])
@@ -49,16 +60,21 @@ def test_xml_text_is_evaluated_and_repairs_are_in_the_notes(make_evaluator, scri
     )
 
 
-def test_the_run_of_an_xml_request_is_replayed_with_its_warnings(make_evaluator, scripted):
+def test_the_run_of_an_xml_request_is_replayed_with_its_warnings(
+    make_evaluator: MakeEvaluator, scripted: type[Scripted]
+) -> None:
     evaluator = make_evaluator(script=scripted())
     text = TASK.replace("<description>d</description>", "<desciption>d</desciption>")
     result = asyncio.run(evaluator.evaluate(text, {"x": "y"})).unwrap()
+    assert result.task_id is not None
     replay = evaluator.replay_sync(result.task_id)
     assert replay.ok
     assert replay.outcome.notes["warnings"] == result.notes["warnings"] != []
 
 
-def test_a_task_that_has_nothing_but_a_description_is_a_request(make_evaluator, scripted):
+def test_a_task_that_has_nothing_but_a_description_is_a_request(
+    make_evaluator: MakeEvaluator, scripted: type[Scripted]
+) -> None:
     script = scripted()
     text = '<task type="atomic"><description>Add two numbers</description></task>'
     assert evaluate(make_evaluator, text, script, xml=SUM).notes["matched"]["template"] == "sum"
@@ -77,8 +93,8 @@ def test_a_task_that_has_nothing_but_a_description_is_a_request(make_evaluator, 
     ],
 )
 def test_a_task_with_more_than_a_description_is_evaluated_as_it_is_written(
-    make_evaluator, scripted, more
-):
+    make_evaluator: MakeEvaluator, scripted: type[Scripted], more: str
+) -> None:
     script = scripted(default='["1"]')
     text = f'<task type="atomic"><description>Add two numbers</description>{more}</task>'
     outcome = evaluate(make_evaluator, text, script, {"a": "1"}, xml=SUM)
@@ -88,14 +104,18 @@ def test_a_task_with_more_than_a_description_is_evaluated_as_it_is_written(
     assert ("output_format" in more) == (outcome.parsed_content == ["1"])
 
 
-def test_a_description_with_a_variable_is_evaluated_as_it_is_written(make_evaluator, scripted):
+def test_a_description_with_a_variable_is_evaluated_as_it_is_written(
+    make_evaluator: MakeEvaluator, scripted: type[Scripted]
+) -> None:
     script = scripted()
     text = "<task><description>Add two numbers: {{ a }}</description></task>"
     assert "matched" not in evaluate(make_evaluator, text, script, {"a": "1"}, xml=SUM).notes
     assert script.prompts == ["Add two numbers: 1"]
 
 
-def test_a_node_is_evaluated_as_the_same_task_in_xml(make_evaluator, scripted):
+def test_a_node_is_evaluated_as_the_same_task_in_xml(
+    make_evaluator: MakeEvaluator, scripted: type[Scripted]
+) -> None:
     from evaluator import Span
     from evaluator.nodes import Atomic, OutputFormat, Text
 
@@ -109,7 +129,9 @@ def test_a_node_is_evaluated_as_the_same_task_in_xml(make_evaluator, scripted):
     assert outcome.parsed_content == ["1"]
 
 
-def test_manual_xml_is_taken_as_it_is(make_evaluator, scripted):
+def test_manual_xml_is_taken_as_it_is(
+    make_evaluator: MakeEvaluator, scripted: type[Scripted]
+) -> None:
     script = scripted()
     manual = "<task><description>Add two numbers</description><manual_xml>true</manual_xml></task>"
     result = evaluate(make_evaluator, manual, script, xml=SUM)
@@ -128,8 +150,8 @@ def test_manual_xml_is_taken_as_it_is(make_evaluator, scripted):
     ],
 )
 def test_xml_that_cannot_be_used_is_an_error_with_violations_and_places(
-    make_evaluator, scripted, text, kind, line
-):
+    make_evaluator: MakeEvaluator, scripted: type[Scripted], text: str, kind: str, line: int
+) -> None:
     text = text.replace("</description>", "</description><manual_xml>true</manual_xml>", 1)
     text = (
         text
@@ -144,7 +166,9 @@ def test_xml_that_cannot_be_used_is_an_error_with_violations_and_places(
 
 
 @pytest.mark.parametrize("how", ["-", "@task.xml", "text"])
-def test_the_command_line_takes_xml_from_a_file_and_from_standard_input(tmp_path, monkeypatch, how):
+def test_the_command_line_takes_xml_from_a_file_and_from_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     from click.testing import CliRunner
 
     from evaluator.cli.main import cli
