@@ -336,9 +336,12 @@ def test_an_empty_batch_and_an_empty_result_are_shown(
 
     async def steps(page: Page) -> Any:
         await page.open(path)
-        return await page.run(COUNT)
+        return await page.run(f"[{COUNT}, document.querySelector('p.lead').textContent]")
 
-    assert with_page(steps) == f"{len(results)} of {len(results)} {'row' if results else 'rows'}"
+    count, lead = with_page(steps)
+    of_all = f"{len(results)} of {len(results)}"
+    assert count == f"{of_all} {'row' if results else 'rows'}"
+    assert lead.startswith(f"{of_all} {'result' if results else 'results'}. ")
 
 
 CONTRAST = """
