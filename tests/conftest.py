@@ -53,6 +53,7 @@ FIRST = {
     "test_logprobs.py",
     "test_offered_functions.py",
     "test_package.py",
+    "test_prompt_caches.py",
     "test_provider_batches.py",
     "test_providers_records.py",
     "test_providers_wires.py",

@@ -250,10 +250,6 @@ def _line(value: Any) -> bytes:
     return json.dumps(value).encode() + b"\n"
 
 
-class _Closed(Exception):
-    """The connection is closed without an answer."""
-
-
 class _Request(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: ProviderServer
