@@ -409,6 +409,7 @@ class Session:
         answer on, and the fingerprint of what came before.
         """
         plan = self.plan
+        path = self.log.path_of(f"turn[{self.turns}]")
         recorded = self._recorded
         first = max(0, recorded - 1)
         data = [message.to_dict() for message in self._messages[first:]]
@@ -421,16 +422,15 @@ class Session:
             del data[0]
         else:
             args = {"model": plan.choice.label, "settings": plan.settings}
-        for place, path in self._answer_paths.items():
+        for place, answer_path in self._answer_paths.items():
             if place >= recorded:
                 entry = data[place - recorded]
                 del entry["content"]
-                entry["content_of"] = path
+                entry["content_of"] = answer_path
         args["messages"] = data
         max_cost_usd = None
         if plan.choice.limiter is not None or self.budget.has_cost_limit:
             max_cost_usd = self.max_turn_cost()
-        path = self.log.path_of(f"turn[{self.turns}]")
         return TurnCall(self, path, args, self._history, max_cost_usd)
 
     def max_turn_cost(self, *, is_batch: bool = False) -> float | None:

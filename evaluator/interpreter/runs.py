@@ -93,7 +93,7 @@ async def record_run(
                 return await _use_recorded(run, opened)
             steps = opened
         run.steps = steps
-        task_id = _task_id(steps)
+        task_id = steps.task_id
         if run.options.on_begin is not None and task_id is not None:
             run.options.on_begin(task_id)
         started = clock.monotonic()
@@ -137,17 +137,6 @@ async def record_run(
     return outcome
 
 
-def _task_id(steps: StepLog) -> TaskId | None:
-    """The id of the task file that is written or read; None if it was never written."""
-    if steps.journal is not None:
-        if steps.journal.never_began:
-            return None
-        return TaskId(steps.journal.id)
-    if steps.earlier is None or steps.earlier.recording.header is None:
-        return None
-    return TaskId(steps.earlier.recording.header.task_id)
-
-
 async def _evaluate(run: Run) -> Outcome:
     services = run.services
     node = run.node
@@ -156,21 +145,21 @@ async def _evaluate(run: Run) -> Outcome:
     else:
         authority = run.caller.domain.authority
     try:
-        with schema_imports(services.imports(authority)):
-            if run.caller is not None:
-                frame = replace(run.caller, path="", budget=run.budget)
+        if run.caller is not None:
+            frame = replace(run.caller, path="", budget=run.budget)
+        else:
+            if run.template_sha256 is not None:
+                domain = services.domain(run.options.handler)
             else:
-                if run.template_sha256 is not None:
-                    domain = services.domain(run.options.handler)
-                else:
-                    domain = run.domain or services.new_domain(run.options.handler)
-                frame = Frame(
-                    run.scope,
-                    domain,
-                    context=run.context,
-                    arguments=run.arguments,
-                    budget=run.budget,
-                )
+                domain = run.domain or services.new_domain(run.options.handler)
+            frame = Frame(
+                run.scope,
+                domain,
+                context=run.context,
+                arguments=run.arguments,
+                budget=run.budget,
+            )
+        with schema_imports(services.imports(authority)):
             if node is not None and id(node) not in frame.domain.tried:
                 await check_start(run, node, frame.domain)
             if run.options.shots and not isinstance(node, Atomic):
@@ -200,7 +189,7 @@ def _complete(run: Run, outcome: Outcome, steps: StepLog) -> Outcome:
     """The outcome with its task id, and the usage and the notes of the run as a whole."""
     budget = run.budget
     earlier = steps.earlier
-    task_id = _task_id(steps)
+    task_id = steps.task_id
     if budget.refused is not None:
         stopped = to_task_error(budget.refused)
         content = stopped.content
@@ -298,12 +287,12 @@ async def _close_task_file(run: Run, outcome: Outcome, started: float) -> Outcom
             # The parent's model must not read an answer that the record of the subtask lacks.
             run.budget.refuse(RecordNotWritten(str(error)))
             return replace(
-                to_task_error(error, outcome.usage), task_id=_task_id(steps), notes=outcome.notes
+                to_task_error(error, outcome.usage), task_id=steps.task_id, notes=outcome.notes
             )
         warning = f"the end of this run is not in its task file: {error}"
         return replace(
             outcome,
-            task_id=_task_id(steps),
+            task_id=steps.task_id,
             notes={**outcome.notes, "warnings": [*outcome.notes.get("warnings", ()), warning]},
         )
     return outcome

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from evaluator import clock
-from evaluator.alarms import alarms
+from evaluator.alarms import Alarms, alarms
 from evaluator.errors import CallRejected, LimitReached, MachineError
 from evaluator.errors.messages import amount
 from evaluator.errors.results import Usage
@@ -38,7 +38,8 @@ class Deadline:
 
     def __init__(self, scopes: tuple[Budget, ...]) -> None:
         self._scopes = scopes
-        self._alarms = alarms()
+        # Those that are to ring.
+        self._alarms: Alarms | None = None
         # The budget that calls `resume` when its clock runs again.
         self._paused: Budget | None = None
         self.is_expired = False
@@ -96,13 +97,15 @@ class Deadline:
                 if remaining is None or own < remaining:
                     remaining = own
         if remaining is not None:
+            self._alarms = alarms()
             self._alarms.set(self, self._alarms.loop.time() + remaining)
         if paused is not None:
             self._paused = paused
             paused.resume_callbacks.add(self.resume)
 
     def _stop_waiting(self) -> None:
-        self._alarms.clear(self)
+        if self._alarms is not None:
+            self._alarms.clear(self)
         if self._paused is not None:
             self._paused.resume_callbacks.discard(self.resume)
             self._paused = None

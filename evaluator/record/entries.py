@@ -7,10 +7,10 @@ is made when somebody reads the task: a batch writes many tasks and reads few.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import lru_cache
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, cast
 
 from evaluator.errors import UsageError
@@ -83,12 +83,15 @@ _FIELDS_OF_OTHERS: dict[type, tuple[str, ...]] = {
     Summary: ("result", "reason", "usage", "models"),
     Resumption: ("allowed",),
 }
-# These fields in a tuple of all values of a part.
-_of_others = {
-    part: itemgetter(*[[field.name for field in fields(part)].index(name) for name in names])
-    for part, names in _FIELDS_OF_OTHERS.items()
-    if len(names) > 1
+values_of_others: Mapping[type, Callable[[Any], tuple[Any, ...]]] = {
+    Resumption: lambda part: (part.allowed,),
+    **{
+        part: cast("Callable[[Any], tuple[Any, ...]]", attrgetter(*names))
+        for part, names in _FIELDS_OF_OTHERS.items()
+        if part is not Resumption
+    },
 }
+"""Returns the values of these fields, in which `scrubbed` looks for secrets."""
 
 
 @lru_cache(maxsize=1)
@@ -132,12 +135,11 @@ def _encoded(
     row: list[Any], parts: tuple[Any, ...], known: set[str] | frozenset[str], texts: list[str]
 ) -> bytes:
     """`row`, followed by the values of `parts`, whose texts are added to `texts`."""
-    of_others: tuple[Any, ...] = ()
+    of_others: list[Any] = []
     for part in parts:
         kind = type(part)
-        values = _VALUES[kind](part)
-        row.append(values)
-        of_others += _of_others[kind](values)
+        row.append(_VALUES[kind](part))
+        of_others += values_of_others[kind](part)
     dumps, options = _dumps()
     try:
         try:
@@ -170,18 +172,6 @@ def read_entry(row: Any) -> Entry:
         owner = cast("tuple[Any, ...]", first.owner)
         parts = (replace(first, owner=Owner(*owner)),)
     return Entry(kind, int(number), parts, name)
-
-
-def texts_of(entries: Iterable[Entry], known: set[str] | frozenset[str]) -> list[str]:
-    """The texts in entries that `scrubbed` searches, except those of `known`."""
-    found: list[str] = []
-    for entry in entries:
-        if entry.name is not None:
-            found.append(entry.name)
-        for part in entry.parts:
-            values = [getattr(part, name) for name in _FIELDS_OF_OTHERS[type(part)]]
-            find_texts(values, known, found)
-    return found
 
 
 def scrubbed(entry: Entry, scrub: Scrub) -> Entry:

@@ -33,8 +33,9 @@ from evaluator.errors import RecordError, RecordNotWritten, UsageError, advice_o
 from evaluator.files.atomic import NEW_FILE, unlock
 from evaluator.files.trust import signing_key
 from evaluator.record.encoding import STATUS_HINTS, Chain, Encoded, encode, encode_header
-from evaluator.record.entries import Entry, EntryKind, Note, scrubbed, texts_of
+from evaluator.record.entries import Entry, EntryKind, Note, scrubbed, values_of_others
 from evaluator.record.grammar import JournalState, content_text
+from evaluator.record.redact import find_texts
 from evaluator.record.steps import (
     FinalStatus,
     Header,
@@ -294,13 +295,22 @@ class Journal:
         if self._takeover is not None:
             self._take_over(self._takeover)
         scrub = self._scrub
-        if scrub is not None:
-            texts = texts_of((entry for entry, _ in self._pending), scrub.known)
-            if scrub.suspects_any(texts):
-                self._remove_secrets(scrub)
+        if scrub is not None and scrub.suspects_any(self._new_texts(scrub)):
+            self._remove_secrets(scrub)
         self._write(b"".join([record.data for _, record in self._pending]))
         self._chain = self._pending[-1][1].chain
         self._pending.clear()
+
+    def _new_texts(self, scrub: Scrub) -> list[str]:
+        """The texts that the next flush writes and that were not searched yet."""
+        values: list[Any] = []
+        for entry, _ in self._pending:
+            values.append(entry.name)
+            for part in entry.parts:
+                values += values_of_others[type(part)](part)
+        texts: list[str] = []
+        find_texts(values, scrub.known, texts)
+        return texts
 
     def _remove_secrets(self, scrub: Scrub) -> None:
         """Encodes again what the next flush writes."""

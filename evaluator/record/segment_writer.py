@@ -18,7 +18,8 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -264,6 +265,7 @@ class Segment:
 
 _Arguments = tuple[EntryKind, int, tuple[Any, ...], str | None, Note | None]
 """The fields of an `Entry`, which is only made where it holds a secret."""
+_data_of: Callable[[tuple[_Arguments, bytes]], bytes] = itemgetter(1)
 
 
 class SegmentJournal(Journal):
@@ -280,6 +282,7 @@ class SegmentJournal(Journal):
         "_signature",
         "_status",
         "_texts_packed",
+        "pending_bytes",
     )
 
     def __init__(
@@ -306,6 +309,8 @@ class SegmentJournal(Journal):
         # What the next flush writes, and the texts in it that may hold a secret.
         self._packed: list[tuple[_Arguments, bytes]] = []
         self._texts_packed: list[str] = []
+        # About how many bytes the next flush writes.
+        self.pending_bytes = 0
         self._known: set[str] | frozenset[str] = _NONE if scrub is None else scrub.known
 
     def start(self, header: Header, key: bytes | None) -> None:
@@ -329,11 +334,6 @@ class SegmentJournal(Journal):
     def is_pending(self) -> bool:
         """Whether there is something to write, and it can be written."""
         return bool(self._packed) and self._failure is None
-
-    @property
-    def pending_bytes(self) -> int:
-        """About how many bytes the next flush writes."""
-        return sum([len(data) for _, data in self._packed])
 
     def flush_end(self) -> bool:
         if self.policy != "step" and self._segment.flush_later(self):
@@ -364,7 +364,7 @@ class SegmentJournal(Journal):
 
     def next_frame(self) -> TaskFrame:
         """The frame of what was added since the last one."""
-        body = b",".join([data for _, data in self._packed])
+        body = b",".join(map(_data_of, self._packed))
         scrub = self._scrub
         if scrub is not None and scrub.suspects_any(self._texts_packed):
             entries = [scrubbed(Entry(*entry), scrub) for entry, _ in self._packed]
@@ -377,6 +377,7 @@ class SegmentJournal(Journal):
         """The next frame was written."""
         self._signature = self._next_signature
         self._offset += self._next_size
+        self.pending_bytes = 0
         self._packed.clear()
         self._texts_packed.clear()
 
@@ -423,6 +424,7 @@ class SegmentJournal(Journal):
                 milliseconds(duration_s)
         data = to_json(kind, number, parts, name, note, known=self._known, texts=self._texts_packed)
         self._packed.append(((kind, number, parts, name, note), data))
+        self.pending_bytes += len(data)
 
     def _release(self, why: str) -> None:
         if self._fd < 0:

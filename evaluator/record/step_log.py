@@ -18,6 +18,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVarTuple
 
 from evaluator.errors import RecordError, StepChanged
+from evaluator.errors.results import TaskId
 from evaluator.record.entries import Note
 from evaluator.record.journal import Journal, now
 from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
@@ -80,6 +81,17 @@ class StepLog:
         self._scrub = scrub
         if earlier is not None and scrub is not None:
             earlier.progress.scrub = scrub
+
+    @property
+    def task_id(self) -> TaskId | None:
+        """The id of the task file that is written or read; None if it was never written."""
+        if self.journal is not None:
+            if self.journal.never_began:
+                return None
+            return TaskId(self.journal.id)
+        if self.earlier is None or self.earlier.recording.header is None:
+            return None
+        return TaskId(self.earlier.recording.header.task_id)
 
     def fingerprint(self, args: Any, fixed: FixedPart | None = None) -> str:
         """The fingerprint of a step's inputs; empty if nothing is recorded. `fixed` has further

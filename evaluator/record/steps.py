@@ -443,11 +443,14 @@ def fingerprint(value: Any, scrub: Scrub | None = None, fixed: FixedPart | None 
         known = scrub.known
     texts: list[str] = []
     try:
-        text = _canonical_text(value, known, texts)
+        shared = None
         if fixed is not None:
-            text = f"{text[:-1]},{fixed.json()[1:]}"
+            shared = fixed.json()
             if fixed.text not in known:
                 texts.append(fixed.text)
+        text = _canonical_text(value, known, texts)
+        if shared is not None:
+            text = f"{text[:-1]},{shared[1:]}"
         if scrub is not None and scrub.suspects_any(texts):
             if fixed is not None:
                 value = {**value, **fixed.value}
