@@ -20,7 +20,7 @@ from evaluator.library.shapes import (
     of_schema,
     read_schema,
 )
-from evaluator.nodes import Atomic, Node, OutputFormat, Task, TopLevel
+from evaluator.nodes import Atomic, Function, Node, Span, Task, TopLevel
 from evaluator.nodes.walk import tasks
 from evaluator.output.schema import schema_problem
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox, SandboxKind
@@ -51,10 +51,11 @@ async def check_start(run: Run, node: TopLevel | Node, domain: Domain) -> None:
 
 
 def check_reached(domain: Domain, root: str | TopLevel | Node) -> None:
-    """Checks the tasks that a run of `root`, a node or the name of a template, reaches by name in
-    `domain` for unknown tools and invalid schemas, which fail every such task.
+    """Checks the tasks and functions that a run of `root`, a node or the name of a template,
+    reaches by name in `domain` for unknown tools and invalid schemas, which fail every such task.
 
-    A `module:Model` is not imported, and what only a model may choose is not checked.
+    A `module:Model` is imported, as the `schema_imports` in force say. What only a model may choose
+    is not checked.
 
     Raises: TemplateError; UsageError, for a template that is missing.
     """
@@ -67,10 +68,13 @@ def check_reached(domain: Domain, root: str | TopLevel | Node) -> None:
         raise TemplateError(list(dict.fromkeys(problems)))
 
 
-def _fatal(domain: Domain, task: Task) -> list[Diagnostic]:
-    """The findings about a task that fail it whenever it runs."""
+def _fatal(domain: Domain, task: Task | Function) -> list[Diagnostic]:
+    """The findings about a task or a function that fail it whenever it runs."""
     services = domain.services
+    roots = [*map(str, services.files.roots.folders)]
     problems: list[Diagnostic] = []
+    if isinstance(task, Function):
+        return _fatal_schema(task.returns, task.span, roots)
     # Only the model of an atomic task is offered its tools.
     if task.tools and isinstance(task, Atomic):
         from evaluator.tools.controls import OF_TASK_TOOLS
@@ -88,10 +92,19 @@ def _fatal(domain: Domain, task: Task) -> list[Diagnostic]:
                 otherwise=f"the tools are: {', '.join([*tools, *OF_TASK_TOOLS])}",
             )
     if task.output is not None and task.output.type != "text":
-        roots = [*map(str, services.files.roots.folders)]
-        _, found = _schema_of(task.output, roots)
-        problems += [problem for problem in found if problem.code == "bad-schema"]
+        problems += _fatal_schema(task.output.schema, task.output.span, roots)
     return problems
+
+
+def _fatal_schema(schema: str | None, span: Span, roots: Sequence[str]) -> list[Diagnostic]:
+    """The error in a schema, which fails what it is declared for."""
+    if schema is not None and is_model(schema):
+        problem = schema_problem(schema)
+        if problem is None:
+            return []
+        return [Diagnostic("error", "bad-schema", message=problem, span=span)]
+    _, problems = _schema_of(schema, span, roots)
+    return [problem for problem in problems if problem.code == "bad-schema"]
 
 
 def check_surroundings(
@@ -134,6 +147,8 @@ def check_node(
 ) -> list[Diagnostic]:
     """The findings of `check_surroundings` about one template; `known` are the tools."""
     problems: list[Diagnostic] = []
+    if isinstance(node, Function):
+        problems += _schema_of(node.returns, node.span, roots)[1]
     for task in tasks(node):
         problems += _of_tools(task, known, servers)
         ref = task.profile
@@ -231,7 +246,7 @@ def _of_output(task: Task, roots: Sequence[str]) -> list[Diagnostic]:
         or (output.schema is not None and is_model(output.schema))
     ):
         return []
-    schema, problems = _schema_of(output, roots)
+    schema, problems = _schema_of(output.schema, output.span, roots)
     if problems or (schema is None and output.schema is not None):
         return problems
     from evaluator.output import parse_output
@@ -245,21 +260,20 @@ def _of_output(task: Task, roots: Sequence[str]) -> list[Diagnostic]:
     return problems
 
 
-def _schema_of(output: OutputFormat, roots: Sequence[str]) -> tuple[str | None, list[Diagnostic]]:
-    """The schema of an output format, without access to its file, and the error in it. None for no
-    schema, one that is imported, and one whose error is reported where the template was read.
+def _schema_of(
+    schema: str | None, span: Span, roots: Sequence[str]
+) -> tuple[str | None, list[Diagnostic]]:
+    """A declared schema, without access to its file, and the error in it. None for no schema, one
+    that is imported, and one whose error is reported where the template was read.
     """
-    schema = output.schema
     if schema is None or is_model(schema) or not _is_readable(schema):
         return None, []
     try:
         if is_file(schema):
-            schema = read_schema(schema, folder_of(output.span.file), roots=roots)
+            schema = read_schema(schema, folder_of(span.file), roots=roots)
     except SchemaFileError as bad:
-        return None, [
-            Diagnostic("error", bad.code, message=bad.message, span=output.span, hint=bad.hint)
-        ]
+        return None, [Diagnostic("error", bad.code, message=bad.message, span=span, hint=bad.hint)]
     problem = schema_problem(schema)
     if problem is not None:
-        return None, [Diagnostic("error", "bad-schema", message=problem, span=output.span)]
+        return None, [Diagnostic("error", "bad-schema", message=problem, span=span)]
     return schema, []
