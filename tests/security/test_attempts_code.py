@@ -296,6 +296,22 @@ def test_a_schema_in_the_project_is_imported_after_the_user_has_allowed_it(
     assert (schemas / "MARK").exists()
 
 
+def test_scoring_existing_answers_needs_the_same_permission(
+    schemas: Path, evaluator: Command
+) -> None:
+    (schemas / "rows.jsonl").write_text('{"id": "a", "output": "{\\"answer\\": \\"Jupiter\\"}"}\n')
+    batch = ("batch", "--template", "e", "--rows", "rows.jsonl", "--answers", "output")
+    scored = (*batch, "--scorer", "regex:pattern=Jupiter")
+    for number, more in enumerate((("--dry-run",), ())):
+        code, out, err = evaluator(*scored, "--output", f"b{number}", *more)
+        assert not (schemas / "MARK").exists(), (out, err)
+    results = (schemas / "b1/results.jsonl").read_text()
+    assert "is not imported" in results and '"answer":"Jupiter"' not in results
+    code, _, err = evaluator(*scored, "--output", "trusted", "--trust")
+    assert code == 0, err
+    assert (schemas / "MARK").exists()
+
+
 def test_a_schema_in_a_file_needs_the_same_permission(schemas: Path, evaluator: Command) -> None:
     template = schemas / "templates/e.xml"
     template.write_text(template.read_text().replace("evilmod:M", "evilmod.py:M"))
