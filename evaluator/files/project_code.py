@@ -241,6 +241,21 @@ def _is_installed(path: str) -> bool:
     return any(real.startswith(place) for place in _installed())
 
 
+def own_path_first() -> list[str]:
+    """The places of `sys.path`, first those of the standard library, of installed packages and of
+    this one: a process that a program starts while tasks write files takes its own modules from
+    there, and not from the folder of the program.
+    """
+    own = os.path.realpath(Path(__file__).parents[2])
+
+    def rank(place: str) -> int:
+        if _is_installed(os.path.join(place, "x")):
+            return 0
+        return 1 if os.path.realpath(place) == own else 2
+
+    return sorted((str(place) for place in sys.path), key=rank)
+
+
 @lru_cache(maxsize=1)
 def _installed() -> tuple[str, ...]:
     """The folders of the standard library, of installed packages, and of this one."""

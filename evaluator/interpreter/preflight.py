@@ -22,7 +22,7 @@ from evaluator.library.shapes import (
 )
 from evaluator.nodes import Atomic, Function, Node, Span, Task, TopLevel
 from evaluator.nodes.walk import tasks
-from evaluator.output.schema import schema_problem
+from evaluator.output.schema import schema_imports, schema_problem
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox, SandboxKind
 from evaluator.tools.mcp.servers import server_of_tool
 
@@ -47,6 +47,8 @@ async def check_start(run: Run, node: TopLevel | Node, domain: Domain) -> None:
         if run.template is not None and run.template_sha256 is not None:
             root = run.template
         check_reached(domain, root)
+        for problem in choice_problems(domain, root):
+            run.services.notice(problem)
     await check_sandboxes(run, node, domain)
 
 
@@ -55,7 +57,7 @@ def check_reached(domain: Domain, root: str | TopLevel | Node) -> None:
     reaches by name in `domain` for unknown tools and invalid schemas, which fail every such task.
 
     A `module:Model` is imported, as the `schema_imports` in force say. What only a model may choose
-    is not checked.
+    does not refuse the run, see `choice_problems`.
 
     Raises: TemplateError; UsageError, for a template that is missing.
     """
@@ -66,6 +68,27 @@ def check_reached(domain: Domain, root: str | TopLevel | Node) -> None:
     ]
     if problems:
         raise TemplateError(list(dict.fromkeys(problems)))
+
+
+def choice_problems(domain: Domain, root: str | TopLevel | Node) -> list[str]:
+    """What would fail each template that a run of `root` offers to a model as a tool: a model need
+    not choose it, so the run is not refused. Nothing is imported.
+    """
+    library = domain.services.library
+    offered: dict[str, None] = {}
+    for task in library.needs(root).doubtful:
+        if isinstance(task, Atomic):
+            offered.update(dict.fromkeys(tool for tool in task.tools if tool in library))
+    problems: list[str] = []
+    with schema_imports("none"):
+        for name in offered:
+            found = [each for task in library.needs(name).doubtful for each in _fatal(domain, task)]
+            problems += [
+                f"{problem.span}: a model may choose the template {name!r} as a tool, which then "
+                f"fails: {problem.message}"
+                for problem in dict.fromkeys(found)
+            ]
+    return problems
 
 
 def _fatal(domain: Domain, task: Task | Function) -> list[Diagnostic]:

@@ -159,6 +159,24 @@ def test_what_may_succeed_is_not_refused():
         evaluator.check_reached([("steps", "offline")])
 
 
+@FAULTS
+def test_a_fault_of_a_template_that_a_model_may_choose_is_a_notice_before_the_first_call(
+    part, code
+):
+    chosen = f'<task type="atomic" name="chosen"><description>d</description>{part}</task>'
+    boss = STEPS.format('<tools><tool name="chosen"/></tools>')
+    events: list[object] = []
+    evaluator = evaluator_of(
+        f"<library>{boss}{chosen}</library>", calls=events, notice=events.append
+    )
+    evaluator.evaluate_sync("steps").unwrap()
+    evaluator.evaluate_sync("steps").unwrap()
+    message = {"unknown-tool": "populaton", "bad-schema": "strin"}[code]
+    assert "a model may choose the template 'chosen'" in str(events[0])
+    assert message in str(events[0])
+    assert len(events) == 5
+
+
 def test_tools_that_no_model_is_offered_are_not_checked():
     """A sequence offers its tools to nobody."""
     calls: list[object] = []

@@ -6,6 +6,7 @@ attempt has a control: what was allowed runs. Code that runs leaves a file, MARK
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
@@ -22,6 +23,7 @@ import pytest
 from evaluator import (
     ConfigurationError,
     Evaluator,
+    GlobalIndex,
     HandlerConfig,
     SimulatedBackend,
     TaskError,
@@ -605,6 +607,24 @@ def test_the_program_is_not_imported_from_the_current_folder(project: Path) -> N
         (project / name).write_text(EVIL)
     code, err = in_process("run", "--template", "t", "--handler", "offline")
     assert code == 0, err
+    assert not (project / "MARK").exists()
+
+
+@pytest.mark.parametrize("start", ["worker", "describer"])
+def test_a_process_of_the_program_takes_no_module_from_the_folder_of_the_program(
+    start: str, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`python main.py` has its own folder first on the path, and a task may have written there."""
+    for name in ("asyncio", "dataclasses", "hashlib", "pickle"):
+        (project / f"{name}.py").write_text(EVIL)
+    monkeypatch.syspath_prepend(str(project))
+    if start == "worker":
+        with Evaluator(TemplateLibrary.load("templates"), OFFLINE, tasks_dir=None) as evaluator:
+            result = run_batch_sync("t", [{}], evaluator=evaluator, engine="processes", output="b")
+        assert result.is_complete
+    else:
+        with GlobalIndex(tmp_path / "index.sqlite") as index:
+            assert asyncio.run(index.add_folder(project)).files > 0
     assert not (project / "MARK").exists()
 
 
