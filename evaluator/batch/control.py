@@ -170,7 +170,10 @@ class ControlLog:
         return command
 
     def answer(self, command: Command, state: CommandState, message: str = "") -> None:
-        """Appends a state of a command. Raises: RecordError or ConfigurationError, as `send`."""
+        """Appends a state of a command; it is on the disk when this returns, also if the sender of
+        the command has not synced the new file yet. Raises: RecordError or ConfigurationError, as
+        `send`.
+        """
         entry = {"id": command.id, "state": state, "message": message, "at": now()}
         try:
             descriptor = self._open()
@@ -181,6 +184,7 @@ class ControlLog:
                 disk.fsync(descriptor)
             finally:
                 disk.close(descriptor)
+            disk.sync_folder(self.path.parent)
         except OSError as error:
             raise self._not_written(error) from error
 

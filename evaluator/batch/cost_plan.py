@@ -41,6 +41,7 @@ from evaluator.lazy_dataclass import dataclass
 from evaluator.models import prices
 from evaluator.nodes import Task, TopLevel
 from evaluator.nodes.walk import operands
+from evaluator.output.schema import schema_imports
 
 if TYPE_CHECKING:
     from evaluator.interpreter.evaluator import Evaluator
@@ -334,7 +335,8 @@ class _CellCost:
                 output = self._node.output
             else:
                 output = None
-            outcome = existing_answer(answer, output)
+            with schema_imports("none"):
+                outcome = existing_answer(answer, output)
         else:
             try:
                 inputs, shots = self._arguments.of(sample)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import field, replace
 from functools import partial
 from typing import Any, Protocol, TypeAlias, cast, overload
@@ -25,6 +26,7 @@ from evaluator.batch.records import SampleResult
 from evaluator.batch.scorers.builtin_scorer import check_name, suggestion
 from evaluator.batch.scorers.contract import exception_text, plain_scalar, type_name
 from evaluator.batch.scorers.function_scorer import (
+    Around,
     load_function,
     source_sha256,
     unloaded,
@@ -114,7 +116,8 @@ class FunctionMetric:
 
     The function gets an iterator of `SampleResult`, errors included, and returns a number, or a
     `MetricValue` with the number of results that it is of; with `values` a mapping of these names
-    to such. A plain number is of all results.
+    to such. A plain number is of all results. The function runs inside the context that `around`
+    gives.
 
     Raises: UsageError, for invalid names.
     """
@@ -122,6 +125,7 @@ class FunctionMetric:
     function: Callable[..., Any]
     name: str
     values: Sequence[str] = ()
+    around: Around = field(default=nullcontext, repr=False, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -137,7 +141,8 @@ class FunctionMetric:
     def compute(self, results: Iterable[SampleResult]) -> Mapping[str, MetricValue]:
         counted = _Counted(results)
         try:
-            given = self.function(iter(counted))
+            with self.around():
+                given = self.function(iter(counted))
             for _ in counted:
                 pass
             if not self.values:
@@ -346,16 +351,14 @@ def _of_table(table: Mapping[str, Any]) -> Metric:
         )
     if unloaded(kind, name) is not None:
         return StoredMetric(name or kind.rpartition(":")[2])
-    found = load_function(kind)
+    found, around = load_function(kind)
     if isinstance(found, FunctionMetric):
-        if name is None:
-            return found
-        return replace(found, name=name)
+        return replace(found, name=name or found.name, around=around)
     if callable(getattr(found, "compute", None)):
         return cast("Metric", found)
     if not callable(found):
         raise UsageError(f"{kind} is {type_name(found)}, expected a function")
-    return _of_function(found, name)
+    return replace(_of_function(found, name), around=around)
 
 
 def stored_metrics(described: Any, stored: Any) -> tuple[Metric, ...]:

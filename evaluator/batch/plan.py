@@ -228,7 +228,7 @@ def make_plan(
         options = replace(options, epochs=deciding.decision.design.epochs)
         return make_plan(evaluator, names, rows, options)
     warnings: list[str] = []
-    if not is_answered and not _was_begun(options):
+    if not is_answered and not was_begun(options):
         nodes = [evaluator.library.get(name).node for name in names]
         warnings = _check_rows(source, nodes, shots=shots)
     plan = BatchPlan(
@@ -248,7 +248,7 @@ def make_plan(
         deciding=deciding,
         settings=settings,
     )
-    if not _was_begun(options):
+    if not was_begun(options):
         evaluator.check_reached(plan.evaluations)
     return plan
 
@@ -322,7 +322,7 @@ def _plan_decision(options: BatchOptions, rows: RowSource, variants: int) -> Pla
             "a shard does not see the results of the others: give detect or race to a whole batch"
         )
     recorded = None
-    if _was_begun(options):
+    if was_begun(options):
         recorded = Decision.of(BatchFolder.reader(options.output or "").manifest(repair=True))
         if (recorded is None) != (method is None):
             raise UsageError(
@@ -359,7 +359,7 @@ def _check_measure(options: BatchOptions, scorers: Sequence[Scorer]) -> None:
         raise UsageError(f"measure: there is no score {measure!r}; {hint}")
 
 
-def _was_begun(options: BatchOptions) -> bool:
+def was_begun(options: BatchOptions) -> bool:
     """Whether the batch resumes one whose rows were checked when it started."""
     return options.resume and options.output is not None and Path(options.output, MANIFEST).exists()
 

@@ -482,11 +482,10 @@ def is_limited(error: TaskError) -> bool:
     )
 
 
-def limited_answer(error: TaskError, wanted: OutputFormat | None) -> TaskResult | str:
+def limited_answer(error: TaskError, read: Outcome) -> TaskResult | str:
     """The answer up to the limit as a result to score, or why it cannot be read as the output
-    format `wanted`.
+    format of its task. `read` is what `existing_answer` made of it.
     """
-    read = existing_answer(error.content, wanted)
     if isinstance(read, TaskError):
         return read.message
     return replace(read, notes=error.notes, usage=error.usage, task_id=error.task_id)

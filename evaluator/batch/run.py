@@ -30,7 +30,7 @@ from evaluator.batch.options import (
 )
 from evaluator.batch.pending import MakeWork
 from evaluator.batch.permissions import sign
-from evaluator.batch.plan import BatchPlan, make_manifest, make_plan
+from evaluator.batch.plan import BatchPlan, make_manifest, make_plan, was_begun
 from evaluator.batch.progress import Tally
 from evaluator.batch.reading import Results, open_batch
 from evaluator.batch.records import COUNTED, Limited
@@ -223,6 +223,8 @@ async def run_plan(
     if plan.options.sandbox is not None:
         evaluator = evaluator.with_sandbox(plan.options.sandbox)
     evaluator = await evaluator.check_sandboxes(plan.evaluations)
+    if not was_begun(plan.options):
+        evaluator.check_reached(plan.evaluations, imports=True)
     if plan.options.output is None and plan.options.resume:
         raise UsageError("resume continues the batch in a folder: name it as output")
     plan, notices = _fit_to_machine(plan)

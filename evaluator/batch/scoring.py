@@ -114,7 +114,7 @@ async def run_scoring(
         judgements = [
             (name, variant.handler) for _, variant in plan.cells for name in plan.judges.templates
         ]
-        evaluator.check_reached(judgements)
+        evaluator.check_reached(judgements, imports=True)
         evaluator = await evaluator.check_sandboxes(judgements)
         manifest = {
             **before,

@@ -31,7 +31,14 @@ from evaluator.batch.records import (
 )
 from evaluator.batch.scorers import Scorer, ScorerInput, run_scores, score_names
 from evaluator.batch.work_items import WorkItem, WorkResult
-from evaluator.errors import CallParked, CallRejected, MachineError, RecordError, UsageError
+from evaluator.errors import (
+    CallParked,
+    CallRejected,
+    MachineError,
+    RecordError,
+    TemplateError,
+    UsageError,
+)
 from evaluator.errors.results import (
     Outcome,
     Status,
@@ -40,11 +47,13 @@ from evaluator.errors.results import (
     TaskResult,
     outcome_from_dict,
 )
+from evaluator.interpreter.calls import usable_schema
+from evaluator.interpreter.failures import to_task_error
 from evaluator.interpreter.frame import Shots
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.language.scopes import plain
 from evaluator.lazy_dataclass import dataclass
-from evaluator.nodes import Task, TopLevel
+from evaluator.nodes import OutputFormat, Task, TopLevel
 from evaluator.record.journal import now
 from evaluator.record.steps import Recording
 
@@ -278,7 +287,8 @@ class Worker:
             ended = f"ended by the limit of {outcome.resource.name if outcome.resource else 'it'}"
             if self.limited == "failed":
                 return ended
-            answer = limited_answer(outcome, self._templates[work.cell.template].output)
+            read = self._read_existing(outcome.content, self._templates[work.cell.template].output)
+            answer = limited_answer(outcome, read)
             if isinstance(answer, str):
                 return f"{ended}: {answer}"
             return replace(answer, parsed_content=answer.parsed_data)
@@ -288,6 +298,20 @@ class Worker:
 
     # -- evaluating --------------------------------------------------------------------------------
 
+    def _read_existing(self, text: str, wanted: OutputFormat | None) -> Outcome:
+        """A text as the result of a task with the output format `wanted`. Schemas are imported and
+        read as in a run.
+        """
+        services = self.evaluator.services
+        try:
+            if wanted is not None and wanted.schema is not None:
+                schema = usable_schema(services, wanted.schema, span=wanted.span)
+                wanted = replace(wanted, schema=schema)
+        except TemplateError as error:
+            return to_task_error(error)
+        with services.schema_imports(services.authority):
+            return existing_answer(text, wanted)
+
     async def _evaluate(self, work: WorkItem, task: int | None) -> Outcome:
         """The outcome of the task, which continues `task` of an earlier session if it is its
         run.
@@ -296,7 +320,7 @@ class Worker:
         name = work.cell.template
         template = self._templates[name]
         if sample.answer is not None:
-            return existing_answer(sample.answer, template.output)
+            return self._read_existing(sample.answer, template.output)
         try:
             inputs, shots = template.arguments.of(sample)
         except UsageError as error:

@@ -21,7 +21,14 @@ import click
 
 from evaluator import clock
 from evaluator.cli.echo import echo, echo_raw
-from evaluator.errors import ConfigurationError, Diagnostic, MachineError, RecordError, UsageError
+from evaluator.errors import (
+    ConfigurationError,
+    Diagnostic,
+    MachineError,
+    RecordError,
+    TemplateError,
+    UsageError,
+)
 from evaluator.errors.messages import amount, cut, did_you_mean, minutes_text, visible, visible_json
 from evaluator.errors.results import Outcome, TaskResult
 from evaluator.language.scopes import read_typed
@@ -154,27 +161,50 @@ def read_library(folders: Sequence[Path], *, shows_progress: bool = True) -> Tem
         return TemplateLibrary.load(*folders, on_progress=progress.update)
 
 
+class LocatedErrors(TemplateError):
+    """The errors of a template, each with its line of the source."""
+
+    def __init__(self, library: TemplateLibrary, diagnostics: Sequence[Diagnostic]) -> None:
+        super().__init__(diagnostics)
+        self.args = ("\n".join(map(library.format_diagnostic, diagnostics)),)
+
+
 def load_library(
     folders: Sequence[Path], *, shows_progress: bool = True, name: str | None = None
 ) -> TemplateLibrary:
     """The library without the templates that have errors, which are reported on standard error.
 
     Where only the template `name` is used, the errors of templates that it does not name are
-    counted and not shown.
+    counted and not shown. Raises: TemplateError, if `name` itself has errors, which are not
+    reported before.
     """
     library = read_library(folders, shows_progress=shows_progress)
     errors: Sequence[Diagnostic] = library.errors
+    own: Sequence[Diagnostic] = ()
     if errors and name is not None and (name in library or name in library.broken):
         errors = library.errors_for(name)
-    for diagnostic in errors:
-        echo(library.format_diagnostic(diagnostic), err=True)
+        own = _errors_of(library, name)
     hidden = len(library.errors) - len(errors)
+    for diagnostic in errors:
+        if diagnostic not in own:
+            echo(library.format_diagnostic(diagnostic), err=True)
     if hidden:
         from shlex import join
 
         command = join(["evaluator", "lint", *map(str, folders)])
         echo(f"note: other templates have {amount(hidden, 'error')}; see: {command}", err=True)
+    if own:
+        raise LocatedErrors(library, own)
     return library
+
+
+def _errors_of(library: TemplateLibrary, name: str) -> Sequence[Diagnostic]:
+    """The errors for which a template cannot be used."""
+    try:
+        library.get(name)
+    except TemplateError as error:
+        return error.diagnostics
+    return ()
 
 
 def read_inputs(pairs: Iterable[str], node: TopLevel | None) -> dict[str, Any]:

@@ -60,26 +60,10 @@ def permit_schemas(library: TemplateLibrary, trust: bool) -> None:
     answer, or with the answer no, a task that needs it fails.
     """
     from evaluator.files.trust import is_allowed
+    from evaluator.library.code import code_of_schemas
 
-    permit([file for file in code_of_schemas(library, Path.cwd()) if not is_allowed(file)], trust)
-
-
-def code_of_schemas(library: TemplateLibrary, project: Path) -> list[ProjectFile]:
-    """The files of a project's code that the schemas of its templates name."""
-    from evaluator.library.shapes import is_model
-    from evaluator.nodes import Task
-    from evaluator.nodes.walk import descendants
-
-    found: dict[ProjectFile, None] = {}
-    for template in library.own.values():
-        for node in descendants(template.node):
-            if isinstance(node, Task) and node.output is not None and node.output.schema:
-                name = node.output.schema.strip()
-                if is_model(name):
-                    from evaluator.files.project_code import code_files
-
-                    found.update(dict.fromkeys(code_files(name.rpartition(":")[0], project)))
-    return list(found)
+    code = code_of_schemas(library, Path.cwd())
+    permit([file for file in code if not is_allowed(file)], trust)
 
 
 def shown_profiles() -> Profiles:
@@ -146,6 +130,7 @@ def find_files(project: Path) -> list[ProjectFile]:
     from evaluator.batch.permissions import claims_in
     from evaluator.handler.profiles import files_of_profiles
     from evaluator.library import TemplateLibrary
+    from evaluator.library.code import code_of_schemas
 
     templates = project / "templates"
     code: list[ProjectFile] = []

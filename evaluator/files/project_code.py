@@ -45,7 +45,7 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from threading import RLock
 from types import CodeType, MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from evaluator.errors import ConfigurationError, MissingExtra
 from evaluator.files.open_below import read_named
@@ -58,6 +58,22 @@ _MAX_COMPILED_BYTES = 256_000_000
 _NAMES = ("Python code, which is imported",)
 
 
+class Guard(Protocol):
+    """Decides which files of code are imported."""
+
+    def covers(self, path: str) -> bool:
+        """Whether it decides on this file."""
+        ...
+
+    def beside(self, path: str) -> Guard:
+        """The guard for a file that is imported by its path, and for the files beside it."""
+        ...
+
+    def check(self, path: str, data: bytes) -> None:
+        """Raises: ConfigurationError, for code that is refused."""
+        ...
+
+
 @frozen
 class CodeGuard:
     """Refuses modules below `folder` unless the user has allowed their present content, or `known`
@@ -67,9 +83,15 @@ class CodeGuard:
     folder: str
     known: frozenset[ProjectFile] = frozenset()
 
+    def covers(self, path: str) -> bool:
+        return is_below(path, self.folder)
+
+    def beside(self, path: str) -> CodeGuard:
+        return replace(self, folder=os.path.dirname(path))
+
     def check(self, path: str, data: bytes) -> None:
         """Raises: ConfigurationError, for code of the project that is not allowed."""
-        if not _is_below(path, self.folder):
+        if not self.covers(path):
             return
         file = _code_file(self.folder, path, data)
         if file not in self.known and not is_allowed(file):
@@ -98,7 +120,7 @@ class _GuardedFinder:
         spec = PathFinder.find_spec(name, path, target)
         if spec is None or spec.loader is None or spec.origin is None:
             return None
-        if not any(_is_below(spec.origin, guard.folder) for guard in guards):
+        if not any(guard.covers(spec.origin) for guard in guards):
             return None
         if type(spec.loader) is SourceFileLoader:
             spec.loader = CodeLoader(name, spec.origin)
@@ -108,29 +130,29 @@ class _GuardedFinder:
         return spec
 
 
-_for_process: list[CodeGuard] = []
-_for_import: ContextVar[CodeGuard | None] = ContextVar("evaluator_code_guard", default=None)
+_for_process: list[Guard] = []
+_for_import: ContextVar[tuple[Guard, ...]] = ContextVar("evaluator_code_guards", default=())
 
 
-def guard_process(guards: Iterable[CodeGuard]) -> None:
+def guard_process(guards: Iterable[Guard]) -> None:
     """Puts the guards in force until this process ends, for every import of it."""
     _install()
     _for_process.extend(guard for guard in guards if guard not in _for_process)
 
 
-def process_guards() -> tuple[CodeGuard, ...]:
+def process_guards() -> tuple[Guard, ...]:
     """The guards of this process, for its worker processes."""
     return tuple(_for_process)
 
 
 @contextmanager
-def guarded_import(guard: CodeGuard | None) -> Generator[None]:
-    """Inside, `guard` is in force for the imports of this thread."""
-    if guard is None:
+def guarded_import(*guards: Guard) -> Generator[None]:
+    """Inside, `guards` are in force, too, for the imports of this thread."""
+    if not guards:
         yield
         return
     _install()
-    token = _for_import.set(guard)
+    token = _for_import.set((*_for_import.get(), *guards))
     try:
         yield
     finally:
@@ -157,7 +179,7 @@ def code_files(place: str, folder: str | Path) -> list[ProjectFile]:
         pending += [
             file
             for file in _imported(path, data, places)
-            if file not in found and _is_below(file, root)
+            if file not in found and is_below(file, root)
         ]
     return list(found.values())
 
@@ -202,10 +224,10 @@ def _module_files(name: str, places: Iterable[str]) -> Iterator[str]:
 
 def _searched(root: str) -> list[str]:
     """The folders below `root` in which Python looks for modules."""
-    return [place for place in sys.path if place and _is_below(os.path.join(place, "x"), root)]
+    return [place for place in sys.path if place and is_below(os.path.join(place, "x"), root)]
 
 
-def _is_below(path: str, folder: str) -> bool:
+def is_below(path: str, folder: str) -> bool:
     """Whether a file is a project's: below the folder, by its name or without links, and not
     installed.
     """
@@ -219,6 +241,21 @@ def _is_installed(path: str) -> bool:
     return any(real.startswith(place) for place in _installed())
 
 
+def own_path_first() -> list[str]:
+    """The places of `sys.path`, first those of the standard library, of installed packages and of
+    this one: a process that a program starts while tasks write files takes its own modules from
+    there, and not from the folder of the program.
+    """
+    own = os.path.realpath(Path(__file__).parents[2])
+
+    def rank(place: str) -> int:
+        if _is_installed(os.path.join(place, "x")):
+            return 0
+        return 1 if os.path.realpath(place) == own else 2
+
+    return sorted((str(place) for place in sys.path), key=rank)
+
+
 @lru_cache(maxsize=1)
 def _installed() -> tuple[str, ...]:
     """The folders of the standard library, of installed packages, and of this one."""
@@ -228,11 +265,8 @@ def _installed() -> tuple[str, ...]:
     return tuple(os.path.join(os.path.realpath(place), "") for place in places)
 
 
-def _guards() -> list[CodeGuard]:
-    guard = _for_import.get()
-    if guard is None:
-        return _for_process
-    return [*_for_process, guard]
+def _guards() -> list[Guard]:
+    return [*_for_process, *_for_import.get()]
 
 
 def _check(path: str, data: bytes) -> None:
@@ -326,22 +360,26 @@ FILE_NAMES: dict[str, str] = {}
 """The module names of imported files, which encode their paths, and the files' own names."""
 
 
-def import_place(place: str, guard: CodeGuard | None = None) -> ModuleType:
+def import_place(
+    place: str, guard: CodeGuard | None = None, always: Iterable[Guard] = ()
+) -> ModuleType:
     """The module called `place`, or the file, if it ends in `.py`. It is run once per process.
 
-    `guard` is asked about what Python itself would not find.
+    `guard` is asked about what Python itself would not find, and those in `always` about all.
 
     Raises: whatever importing it raises; FileNotFoundError and ModuleNotFoundError, if there is
     none; ConfigurationError, for code that a guard refuses.
     """
+    guards = [*always]
+    if guard is not None:
+        guards.append(guard)
     if place.endswith(".py"):
         path = Path(place).resolve()
-        if guard is not None:
-            guard = replace(guard, folder=str(path.parent))
-        with guarded_import(guard):
+        with guarded_import(*(each.beside(str(path)) for each in guards)):
             return _file_module(path)
     try:
-        return importlib.import_module(place)
+        with guarded_import(*always):
+            return importlib.import_module(place)
     except ModuleNotFoundError as error:
         top = place.partition(".")[0]
         here = os.getcwd()
@@ -351,7 +389,7 @@ def import_place(place: str, guard: CodeGuard | None = None) -> ModuleType:
             or not any(os.path.exists(f"{top}{end}") for end in ("", ".py"))
         ):
             raise
-    with guarded_import(guard):
+    with guarded_import(*guards):
         sys.path.insert(0, here)
         try:
             importlib.invalidate_caches()

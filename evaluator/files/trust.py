@@ -85,8 +85,14 @@ def is_allowed(file: ProjectFile) -> bool:
 
     Raises: ConfigurationError, if the permissions cannot be read.
     """
-    if not file.names or is_trusted(file.project):
-        return True
+    return not file.names or is_trusted(file.project) or is_allowed_content(file)
+
+
+def is_allowed_content(file: ProjectFile) -> bool:
+    """Whether the user has allowed exactly this content of the file.
+
+    Raises: ConfigurationError, if the permissions cannot be read.
+    """
     wanted = (file.path, file.sha256)
     return any((each.path, each.sha256) == wanted for each in allowed_files())
 

@@ -15,6 +15,7 @@ from evaluator.errors import ConfigurationError, RecordError, UsageError
 from evaluator.errors.messages import LOGGER, amount, type_of, visible
 from evaluator.fields import Natural, accept
 from evaluator.files.locations import given_path
+from evaluator.files.pinned_code import PinnedCode
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.model_choice import ModelChooser
 from evaluator.handler.profiles import Profiles, load_profiles, profile_named
@@ -25,7 +26,9 @@ from evaluator.interpreter.preflight import check_reached
 from evaluator.interpreter.sandboxing import check_sandbox, needed_sandboxes
 from evaluator.interpreter.sync import run_sync
 from evaluator.library import TemplateLibrary
+from evaluator.library.code import code_of_schemas
 from evaluator.models.backend import Backend
+from evaluator.output.schema import Imports, schema_imports
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.record.journal import Sync
 from evaluator.record.redact import Redactor
@@ -231,6 +234,7 @@ def _make_services(
         store=store,
         mcp=McpConnections(root, notice=notice),
         evaluate=evaluate_node,
+        code=_pin_code(init_args["library"], roots),
         redactor=redactor,
         notice=notice,
         cache=cache,
@@ -243,6 +247,13 @@ def _make_services(
         sandbox=init_args["sandbox"],
         background=init_args["background"],
     )
+
+
+def _pin_code(library: TemplateLibrary, roots: Iterable[str]) -> PinnedCode:
+    """The code below the current folder and the roots, where the tools of a task may write."""
+    folders = list(dict.fromkeys((os.getcwd(), *roots)))
+    files = [file for folder in folders for file in code_of_schemas(library, folder)]
+    return PinnedCode.of(files, folders)
 
 
 class EvaluatorParts:
@@ -391,20 +402,34 @@ class EvaluatorParts:
         """
         return self._copy({"library": library}, library=library)
 
+    def with_code(self, code: PinnedCode) -> Self:
+        """A copy of this Evaluator that imports schemas from code as it was in another process.
+        Closing either closes the connections of both.
+        """
+        return self._copy(code=code)
+
     def without_files(self, denied: Iterable[Path]) -> Self:
         """A copy of this Evaluator whose file tools cannot access the paths in `denied`. Closing
         either closes the connections of both.
         """
         return self._copy(files=self.services.files.without(denied))
 
-    def check_reached(self, runs: Iterable[tuple[str, str | None]]) -> None:
+    def check_reached(
+        self, runs: Iterable[tuple[str, str | None]], *, imports: bool = False
+    ) -> None:
         """Checks the tools and schemas of the tasks that runs of these templates, each with a
-        profile or None, reach by name. Nothing is run or imported.
+        profile or None, reach by name. Nothing is run; `imports`: the modules of schemas are
+        imported, as a run would.
 
         Raises: TemplateError, for a tool that is unknown or a schema that is invalid.
         """
-        for template, handler in runs:
-            check_reached(self.services.domain(handler or self._options.handler), template)
+        services = self.services
+        mode: Imports = "none"
+        if imports:
+            mode = services.imports(services.authority)
+        with schema_imports(mode, (services.code,)):
+            for template, handler in runs:
+                check_reached(services.domain(handler or self._options.handler), template)
 
     async def check_sandboxes(
         self, runs: Iterable[tuple[str, str | None]], asker: Asker | None = None

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from evaluator import randomness
 from evaluator.errors.results import Outcome, TaskId, TaskResult
 from evaluator.files.locations import user_folder
+from evaluator.files.pinned_code import PinnedCode
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.conversation import OnMessage
 from evaluator.handler.model_choice import ModelChooser
@@ -31,6 +32,7 @@ from evaluator.lazy_dataclass import dataclass, frozen
 from evaluator.library import TemplateLibrary
 from evaluator.limits.budget import Budget
 from evaluator.nodes import Function, Node, Task, TopLevel
+from evaluator.output.schema import schema_imports
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.processes.scripts import SandboxTrials
 from evaluator.record.redact import Redactor
@@ -113,6 +115,8 @@ class Services:
     store: TaskStore | None
     mcp: McpConnections
     evaluate: Callable[[Run, Node, Frame], Awaitable[Outcome]]
+    code: PinnedCode
+    """The code of the project that templates name, as it was when the Evaluator was made."""
     redactor: Redactor
     """Removes secrets from what is recorded."""
     notice: Callable[[str], None]
@@ -180,6 +184,12 @@ class Services:
             return "all"
         return "allowed"
 
+    def schema_imports(self, authority: Authority) -> schema_imports:
+        """Inside, schemas are imported as `imports` says, and no code that has changed since an
+        Evaluator with these services was made.
+        """
+        return schema_imports(self.imports(authority), (self.code,))
+
     def new_domain(self, handler: str | None) -> Domain:
         """The domain of a run without a parent that has the profile `handler`, or those that its
         tasks name.
@@ -213,8 +223,17 @@ class Domain:
     prepared: dict[tuple[int, bool, bool], Any] = field(
         default_factory=dict[tuple[int, bool, bool], Any]
     )
-    tried: dict[int, TopLevel | Node] = field(default_factory=dict[int, "TopLevel | Node"])
-    """The ids of the nodes that a run has passed `check_start` with, unless it was resumed."""
+    tried: dict[int, tuple[TopLevel | Node, object]] = field(
+        default_factory=dict[int, "tuple[TopLevel | Node, object]"]
+    )
+    """The nodes, by their ids, that a run has passed `check_start` with, unless it was resumed, and
+    the content of the library then.
+    """
+
+    def has_tried(self, node: TopLevel | Node) -> bool:
+        """Whether `check_start` has passed `node`, and no template has changed since."""
+        tried = self.tried.get(id(node))
+        return tried is not None and tried[1] is self.services.library.content
 
     def profile_of(self, task: Task) -> HandlerConfig:
         """The profile of a task here: that of every task, else the one that it names, else that of

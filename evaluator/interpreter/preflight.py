@@ -19,9 +19,9 @@ from evaluator.library.shapes import (
     of_schema,
     read_schema,
 )
-from evaluator.nodes import Atomic, Node, OutputFormat, Task, TopLevel
+from evaluator.nodes import Atomic, Function, Node, Span, Task, TopLevel
 from evaluator.nodes.walk import tasks
-from evaluator.output.schema import schema_problem
+from evaluator.output.schema import schema_imports, schema_problem
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox, SandboxKind
 from evaluator.tools.mcp.servers import server_of_tool
 
@@ -46,14 +46,17 @@ async def check_start(run: Run, node: TopLevel | Node, domain: Domain) -> None:
         if run.template is not None and run.template_sha256 is not None:
             root = run.template
         check_reached(domain, root)
+        for problem in choice_problems(domain, root):
+            run.services.notice(problem)
     await check_sandboxes(run, node, domain)
 
 
 def check_reached(domain: Domain, root: str | TopLevel | Node) -> None:
-    """Checks the tasks that a run of `root`, a node or the name of a template, reaches by name in
-    `domain` for unknown tools and invalid schemas, which fail every such task.
+    """Checks the tasks and functions that a run of `root`, a node or the name of a template,
+    reaches by name in `domain` for unknown tools and invalid schemas, which fail every such task.
 
-    A `module:Model` is not imported, and what only a model may choose is not checked.
+    A `module:Model` is imported, as the `schema_imports` in force say. What only a model may choose
+    does not refuse the run, see `choice_problems`.
 
     Raises: TemplateError; UsageError, for a template that is missing.
     """
@@ -66,10 +69,34 @@ def check_reached(domain: Domain, root: str | TopLevel | Node) -> None:
         raise TemplateError(list(dict.fromkeys(problems)))
 
 
-def _fatal(domain: Domain, task: Task) -> list[Diagnostic]:
-    """The findings about a task that fail it whenever it runs."""
+def choice_problems(domain: Domain, root: str | TopLevel | Node) -> list[str]:
+    """What would fail each template that a run of `root` offers to a model as a tool: a model need
+    not choose it, so the run is not refused. Nothing is imported.
+    """
+    library = domain.services.library
+    offered: dict[str, None] = {}
+    for task in library.needs(root).doubtful:
+        if isinstance(task, Atomic):
+            offered.update(dict.fromkeys(tool for tool in task.tools if tool in library))
+    problems: list[str] = []
+    with schema_imports("none"):
+        for name in offered:
+            found = [each for task in library.needs(name).doubtful for each in _fatal(domain, task)]
+            problems += [
+                f"{problem.span}: a model may choose the template {name!r} as a tool, which then "
+                f"fails: {problem.message}"
+                for problem in dict.fromkeys(found)
+            ]
+    return problems
+
+
+def _fatal(domain: Domain, task: Task | Function) -> list[Diagnostic]:
+    """The findings about a task or a function that fail it whenever it runs."""
     services = domain.services
+    roots = [*map(str, services.files.roots.folders)]
     problems: list[Diagnostic] = []
+    if isinstance(task, Function):
+        return _fatal_schema(task.returns, task.span, roots)
     # Only the model of an atomic task is offered its tools.
     if task.tools and isinstance(task, Atomic):
         from evaluator.tools.controls import OF_TASK_TOOLS
@@ -87,10 +114,19 @@ def _fatal(domain: Domain, task: Task) -> list[Diagnostic]:
                 otherwise=f"the tools are: {', '.join([*tools, *OF_TASK_TOOLS])}",
             )
     if task.output is not None and task.output.type != "text":
-        roots = [*map(str, services.files.roots.folders)]
-        _, found = _schema_of(task.output, roots)
-        problems += [problem for problem in found if problem.code == "bad-schema"]
+        problems += _fatal_schema(task.output.schema, task.output.span, roots)
     return problems
+
+
+def _fatal_schema(schema: str | None, span: Span, roots: Sequence[str]) -> list[Diagnostic]:
+    """The error in a schema, which fails what it is declared for."""
+    if schema is not None and is_model(schema):
+        problem = schema_problem(schema)
+        if problem is None:
+            return []
+        return [Diagnostic("error", "bad-schema", message=problem, span=span)]
+    _, problems = _schema_of(schema, span, roots)
+    return [problem for problem in problems if problem.code == "bad-schema"]
 
 
 def known_tools(library: TemplateLibrary, tools: Collection[str]) -> set[str]:
@@ -114,6 +150,8 @@ def check_node(
     of the profiles. Schema files are below the template's folder or `roots`.
     """
     problems: list[Diagnostic] = []
+    if isinstance(node, Function):
+        problems += _schema_of(node.returns, node.span, roots)[1]
     for task in tasks(node):
         problems += _of_tools(task, known, servers)
         ref = task.profile
@@ -211,7 +249,7 @@ def _of_output(task: Task, roots: Sequence[str]) -> list[Diagnostic]:
         or (output.schema is not None and is_model(output.schema))
     ):
         return []
-    schema, problems = _schema_of(output, roots)
+    schema, problems = _schema_of(output.schema, output.span, roots)
     if problems or (schema is None and output.schema is not None):
         return problems
     from evaluator.output import parse_output
@@ -225,21 +263,20 @@ def _of_output(task: Task, roots: Sequence[str]) -> list[Diagnostic]:
     return problems
 
 
-def _schema_of(output: OutputFormat, roots: Sequence[str]) -> tuple[str | None, list[Diagnostic]]:
-    """The schema of an output format, without access to its file, and the error in it. None for no
-    schema, one that is imported, and one whose error is reported where the template was read.
+def _schema_of(
+    schema: str | None, span: Span, roots: Sequence[str]
+) -> tuple[str | None, list[Diagnostic]]:
+    """A declared schema, without access to its file, and the error in it. None for no schema, one
+    that is imported, and one whose error is reported where the template was read.
     """
-    schema = output.schema
     if schema is None or is_model(schema) or not _is_readable(schema):
         return None, []
     try:
         if is_file(schema):
-            schema = read_schema(schema, folder_of(output.span.file), roots=roots)
+            schema = read_schema(schema, folder_of(span.file), roots=roots)
     except SchemaFileError as bad:
-        return None, [
-            Diagnostic("error", bad.code, message=bad.message, span=output.span, hint=bad.hint)
-        ]
+        return None, [Diagnostic("error", bad.code, message=bad.message, span=span, hint=bad.hint)]
     problem = schema_problem(schema)
     if problem is not None:
-        return None, [Diagnostic("error", "bad-schema", message=problem, span=output.span)]
+        return None, [Diagnostic("error", "bad-schema", message=problem, span=span)]
     return schema, []

@@ -35,7 +35,6 @@ from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import render, render_prompt
 from evaluator.nodes import Atomic, HandlerSpec, Node, Task, Text
 from evaluator.nodes.walk import replace_children
-from evaluator.output.schema import schema_imports
 
 RECOVERABLE = frozenset({"turns", "context", "output"})
 MAX_PARTIAL_CHARACTERS = 20_000
@@ -126,7 +125,7 @@ async def _recover(
         budget=bound.budget,
         wants_notes=frame.wants_notes,
     )
-    with schema_imports(run.services.imports(authority)):
+    with run.services.schema_imports(authority):
         outcome = await run.services.evaluate(run, node, smaller)
     if isinstance(outcome, TaskError):
         failed = _unrecovered(error, f"the decomposed task failed: {outcome.message}")

@@ -49,7 +49,6 @@ from evaluator.interpreter.frame import (
 from evaluator.interpreter.preflight import check_start
 from evaluator.limits.budget import Budget
 from evaluator.nodes import Atomic, Function
-from evaluator.output.schema import schema_imports
 from evaluator.record.journal import Journal
 from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
 from evaluator.record.step_log import StepLog
@@ -159,8 +158,8 @@ async def _evaluate(run: Run) -> Outcome:
                 arguments=run.arguments,
                 budget=run.budget,
             )
-        with schema_imports(services.imports(authority)):
-            if node is not None and id(node) not in frame.domain.tried:
+        with services.schema_imports(authority):
+            if node is not None and not frame.domain.has_tried(node):
                 await check_start(run, node, frame.domain)
             if run.options.shots and not isinstance(node, Atomic):
                 raise UsageError(

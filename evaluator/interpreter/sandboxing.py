@@ -61,10 +61,11 @@ async def check_sandboxes(run: Run, node: TopLevel | Node, domain: Domain) -> No
     earlier = run.steps.earlier
     if services.dry_run or (earlier is not None and not earlier.may_run()):
         return
+    content = services.library.content
     for sandbox in needed_sandboxes(domain, node):
         await check_sandbox(services, sandbox, services.asker)
     if earlier is None:
-        domain.tried[id(node)] = node
+        domain.tried[id(node)] = (node, content)
 
 
 async def check_sandbox(services: Services, sandbox: Sandbox, asker: Asker | None) -> None:

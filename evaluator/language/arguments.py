@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from inspect import signature
+from types import NoneType
 from typing import Any
 
 from jinja2 import nodes
@@ -13,9 +14,26 @@ from evaluator.language.filters import FILTER_NAMES, FILTERS, describe_filter, u
 from evaluator.language.functions import METHODS, OF_LOOP
 from evaluator.language.locating import LocatedError, nearest
 from evaluator.language.operators import TEST_NAMES, TESTS, unknown_test
+from evaluator.language.scopes import describe
 from evaluator.language.values import LOOP_FIELDS
 
 _METHOD_NAMES = frozenset(OF_LOOP).union(*METHODS.values())
+_KINDS: dict[type, str] = {str: "a text", int: "a number", float: "a number"}
+_ENDS = ((str,), (int, NoneType), (int, NoneType))
+_TYPES: dict[str, tuple[tuple[type, ...], ...]] = {
+    "count": ((str,), (int,), (int,)),
+    "endswith": _ENDS,
+    "find": ((str,), (int,), (int,)),
+    "lstrip": ((str,),),
+    "removeprefix": ((str,),),
+    "removesuffix": ((str,),),
+    "replace": ((str,), (str,), (int, float, NoneType)),
+    "rstrip": ((str,),),
+    "split": ((str, NoneType), (int,)),
+    "startswith": _ENDS,
+    "strip": ((str,),),
+}
+"""The types of literals that a method of texts may take, by position."""
 _TEST_ARGUMENT = {"select": 0, "reject": 0, "selectattr": 1, "rejectattr": 1}
 """The argument of a filter that names a test."""
 
@@ -49,8 +67,25 @@ def _method_error(node: nodes.Call, target: nodes.Getattr) -> LocatedError | Non
         forbidden = name.startswith("_")
         return LocatedError(message, "unknown-method", offset=offset, forbidden=forbidden)
     if methods and not any(_accepts(method, node) for method in methods):
-        message = f"method {name!r} takes {_names(methods[0])}, and {_given(node)}"
+        by_name = ", not by name" if node.kwargs and _is_unnamed(methods[0]) else ""
+        message = f"method {name!r} takes {_names(methods[0])}{by_name}, and {_given(node)}"
         return LocatedError(message, "wrong-arity", offset=offset)
+    of_text = isinstance(target.node, nodes.Const) and isinstance(target.node.value, str)
+    if name in _TYPES and (of_text or len(methods) == 1):
+        return _type_error(name, node.args, offset)
+    return None
+
+
+def _type_error(name: str, args: list[nodes.Expr], offset: int) -> LocatedError | None:
+    """The error of a literal that a method of texts never takes."""
+    for number, (argument, types) in enumerate(zip(args, _TYPES[name], strict=False), 1):
+        if isinstance(argument, nodes.Const) and not isinstance(argument.value, types):
+            kinds = [_KINDS[kind] for kind in types if kind in _KINDS]
+            message = (
+                f"argument {number} of method {name!r} is {describe(argument.value)}, expected "
+                f"{' or '.join(dict.fromkeys(kinds))}"
+            )
+            return LocatedError(message, "wrong-type", offset=offset)
     return None
 
 
@@ -100,6 +135,11 @@ def _names(function: Callable[..., Any]) -> str:
     parameters = [*signature(function).parameters.values()][2:]
     names = [f"*{one.name}" if one.kind is one.VAR_POSITIONAL else one.name for one in parameters]
     return f"({', '.join(names)})" if names else "no argument"
+
+
+def _is_unnamed(function: Callable[..., Any]) -> bool:
+    parameters = signature(function).parameters.values()
+    return any(one.kind is one.POSITIONAL_ONLY for one in parameters)
 
 
 def _given(node: nodes.Filter | nodes.Test | nodes.Call) -> str:

@@ -5,6 +5,7 @@ plain values: a short list, read-only, each charged to the meter first.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from typing import Any
 
 from evaluator.language.closures import Evaluate, Execute
@@ -75,10 +76,21 @@ def _splitlines(run: Rendering, value: str, keepends: Any = False) -> list[str]:
     return value.splitlines(bool(keepends))
 
 
-def _method(name: str, growth: int = 1) -> Callable[..., Any]:
-    """Returns a method of str that makes at most `growth` times as many characters."""
+def _plain(run: Rendering, value: str, /) -> None: ...
+def _of_chars(run: Rendering, value: str, chars: Any = None, /) -> None: ...
+def _of_end(run: Rendering, value: str, text: Any, /) -> None: ...
+def _of_place(
+    run: Rendering, value: str, text: Any, start: Any = 0, end: Any = None, /
+) -> None: ...
+
+
+def _method(name: str, takes: Callable[..., None] = _plain, growth: int = 1) -> Callable[..., Any]:
+    """Returns a method of str that makes at most `growth` times as many characters. Its signature
+    is that of `takes`.
+    """
     method = getattr(str, name)
 
+    @wraps(takes, assigned=(), updated=())
     def call(run: Rendering, value: str, *args: Any) -> Any:
         for argument in args:
             if not isinstance(argument, str | int):
@@ -146,14 +158,14 @@ def _changed(run: Rendering, loop: Loop, *values: Any) -> bool:
     return changed
 
 
-_PLAIN = """
-    count find isalnum isalpha isdigit islower isspace isupper lower lstrip removeprefix
-    removesuffix rstrip strip swapcase
-"""
+_PLAIN = "isalnum isalpha isdigit islower isspace isupper lower swapcase"
 
 OF_STRING: dict[str, Callable[..., Any]] = {
     **{name: _method(name) for name in _PLAIN.split()},
-    **{name: _method(name, 3) for name in ("capitalize", "casefold", "title", "upper")},
+    **{name: _method(name, growth=3) for name in ("capitalize", "casefold", "title", "upper")},
+    **{name: _method(name, _of_chars) for name in ("lstrip", "rstrip", "strip")},
+    **{name: _method(name, _of_end) for name in ("removeprefix", "removesuffix")},
+    **{name: _method(name, _of_place) for name in ("count", "find")},
     **{name: _end_test(name) for name in ("endswith", "startswith")},
     "join": join,
     "replace": replace,

@@ -16,10 +16,10 @@ from evaluator.errors.messages import amount, correction, did_you_mean, listed, 
 from evaluator.language.analysis import analyse
 from evaluator.language.syntax import CallReference
 from evaluator.lazy_dataclass import frozen
-from evaluator.library.shapes import is_file, literal_fits, mismatch
+from evaluator.library.shapes import is_file, is_model, literal_fits, mismatch
 from evaluator.nodes import Atomic, Call, Expression, Function, Node, Span, Task, Text, TopLevel
 from evaluator.nodes.values import Shape, of_type, type_text
-from evaluator.nodes.walk import children, operands, tasks, texts
+from evaluator.nodes.walk import children, descendants, operands, tasks, texts
 
 MAX_CYCLE = 50
 _Targets = TypeVar("_Targets", bound=Collection[str])
@@ -331,19 +331,22 @@ def roles_of(node: TopLevel | Node) -> Iterator[str]:
 
 @frozen
 class Needs:
-    """What a run may need: the model roles that its tasks name, and those of its tasks that name
-    tools or declare a JSON Schema, which may be unknown or invalid.
+    """What a run may need: the model roles that its tasks name, and those of its tasks and
+    functions that name tools or declare a schema other than a type, which may be unknown or
+    invalid.
     """
 
     roles: frozenset[str]
-    doubtful: tuple[Task, ...]
+    doubtful: tuple[Task | Function, ...]
 
 
 def needs_of(nodes: Iterable[TopLevel | Node]) -> Needs:
     """What the tasks in `nodes` need."""
     roles: set[str] = set()
-    doubtful: list[Task] = []
+    doubtful: list[Task | Function] = []
     for node in nodes:
+        if isinstance(node, Function) and _is_document(node.returns):
+            doubtful.append(node)
         for task in tasks(node):
             if task.model_role is not None:
                 roles.add(task.model_role)
@@ -353,8 +356,29 @@ def needs_of(nodes: Iterable[TopLevel | Node]) -> Needs:
 
 
 def _declares_document(task: Task) -> bool:
-    """Whether the output of a task is read by a JSON Schema, inline or in a file."""
+    """Whether the output of a task is read by a JSON Schema or a class."""
     output = task.output
-    if output is None or output.type == "text" or output.schema is None:
-        return False
-    return output.schema.lstrip().startswith("{") or is_file(output.schema)
+    return output is not None and output.type != "text" and _is_document(output.schema)
+
+
+def _is_document(schema: str | None) -> bool:
+    """Whether a declared schema is a JSON Schema, inline or in a file, or a class of a module."""
+    return schema is not None and (
+        schema.lstrip().startswith("{") or is_file(schema) or is_model(schema)
+    )
+
+
+def schema_places(nodes: Iterable[TopLevel]) -> list[str]:
+    """The modules, and paths of files, of the schemas (`module:Model`) of the outputs and of what
+    functions return.
+    """
+    names = (name for node in nodes for name in _schemas(node) if is_model(name))
+    return list(dict.fromkeys(name.strip().rpartition(":")[0] for name in names))
+
+
+def _schemas(node: TopLevel) -> Iterator[str]:
+    for inner in descendants(node):
+        if isinstance(inner, Function):
+            yield inner.returns or ""
+        elif isinstance(inner, Task) and inner.output is not None:
+            yield inner.output.schema or ""

@@ -87,8 +87,8 @@ class Content:
     `entries` are the files read, in groups that are searched in order: the added texts, then one
     group for each root. `unread` are the shipped files that nothing needed, by the names of their
     templates; there are none where there are findings, since these may mention any name. `refused`
-    are the findings about files that were not read; `calls`, `needs`, `bounds`, `texts` and the
-    rankers are made at first use.
+    are the findings about files that were not read; `calls`, `needs`, `bounds`, `texts`,
+    `places` (the code of schemas) and the rankers are made at first use.
     """
 
     entries: tuple[tuple[LoadedFile, ...], ...] = ((),)
@@ -106,6 +106,7 @@ class Content:
     composites: Ranker | None = None
     steps: Steps | None = None
     texts: dict[str, str] | None = None
+    places: list[str] | None = None
 
 
 def reread(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from evaluator.errors import Diagnostic, TemplateError, UsageError
 from evaluator.errors.messages import agree, amount, cut, did_you_mean, limited_hints, type_of
 from evaluator.files.locations import shipped as shipped_folder
-from evaluator.library.calls import Needs, calls_of, needs_of, reachable
+from evaluator.library.calls import Needs, calls_of, needs_of, reachable, schema_places
 from evaluator.library.checks import errors_of, in_order
 from evaluator.library.content import (
     Content,
@@ -114,6 +114,11 @@ class TemplateLibrary:
             return self._content
 
     @property
+    def content(self) -> object:
+        """Another object after each change of the templates, to compare by identity."""
+        return self._content
+
+    @property
     def templates(self) -> Mapping[str, Template]:
         """The usable templates by name, in the order of the search."""
         return self._state.templates
@@ -131,6 +136,16 @@ class TemplateLibrary:
             for name, _ in entry.templates
         }
         return {name: one for name, one in content.templates.items() if name in names}
+
+    @property
+    def schema_places(self) -> Sequence[str]:
+        """The modules, and paths of Python files, that the schemas (`module:Model`) of these
+        templates name. Nothing is imported.
+        """
+        content = self._content
+        if content.places is None:
+            content.places = schema_places(template.node for template in self.own.values())
+        return content.places
 
     @property
     def folders(self) -> tuple[Path, ...]:

@@ -25,6 +25,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 from evaluator import clock
 from evaluator.errors import ContextError
+from evaluator.files.project_code import own_path_first
 from evaluator.lazy_dataclass import frozen
 from evaluator.memory import describe, store, walk
 from evaluator.memory.describer_process import READY, Answer
@@ -61,7 +62,7 @@ async def _describe_part(root: str, max_bytes: int, files: _Files) -> list[Answe
     """Runs a process for `files`. A file that ends it is answered as skipped; a new process
     describes those after it.
     """
-    arguments = (json.dumps(sys.path), root, str(max_bytes), str(FILE_TIMEOUT_S))
+    arguments = (json.dumps(own_path_first()), root, str(max_bytes), str(FILE_TIMEOUT_S))
     answers: list[Answer] = []
     while len(answers) < len(files):
         rest = files[len(answers) :]

@@ -25,6 +25,7 @@ from evaluator.output.fast_check import Verdict, is_dict, is_list
 from evaluator.output.result import MESSAGES, NotChecked, OutputError, ParsedOutput, json_path
 
 if TYPE_CHECKING:
+    from evaluator.files.project_code import Guard
     from evaluator.output.coerce import Guide
     from evaluator.output.validator import BoundedValidator
 
@@ -45,8 +46,8 @@ each.
 """
 
 Imports = Literal["all", "allowed", "none"]
-_imports: ContextVar[tuple[Imports, list[str]]] = ContextVar(
-    "evaluator_schema_imports", default=("all", [])
+_imports: ContextVar[tuple[Imports, tuple[Guard, ...], list[str]]] = ContextVar(
+    "evaluator_schema_imports", default=("all", (), [])
 )
 
 _MAX_PLACES = 3
@@ -166,11 +167,11 @@ def compile_schema(declared: Any) -> Schema | None:
         if name.lower().endswith(".json"):
             return _file(name)
         if ":" in name:
-            imports, named = _imports.get()
+            imports, guards, named = _imports.get()
             if imports == "none":
                 named.append(name)
                 return Schema(name, None, None, fits=_is_any, explain=lambda _value, _verdict: None)
-            return _model(name, os.getcwd(), imports)
+            return _model(name, os.getcwd(), imports, guards)
         names = ", ".join(TYPE_NAMES)
         raise UnusableSchema(
             f"the schema {name!r} is unknown: use one of {names}, T[], a .json file, JSON Schema "
@@ -192,17 +193,24 @@ def compile_schema(declared: Any) -> Schema | None:
 class schema_imports:
     """Inside, the module of a `module:Model` is imported: always (the default); if it is not in the
     current folder, or the user has allowed its code; or never. Then such a schema allows every
-    value, and is added to the list that this context gives.
+    value, and is added to the list that this context gives. Inside a context that never imports,
+    no other one does.
+
+    `guards` decide on each file of code that importing the module, and checking a value, runs.
     """
 
-    __slots__ = ("_imports", "_token")
+    __slots__ = ("_guards", "_imports", "_token")
 
-    def __init__(self, imports: Imports) -> None:
+    def __init__(self, imports: Imports, guards: tuple[Guard, ...] = ()) -> None:
         self._imports: Imports = imports
+        self._guards = guards
 
     def __enter__(self) -> list[str]:
         named: list[str] = []
-        self._token = _imports.set((self._imports, named))
+        imports = self._imports
+        if _imports.get()[0] == "none":
+            imports = "none"
+        self._token = _imports.set((imports, self._guards, named))
         return named
 
     def __exit__(self, *_: object) -> None:
@@ -371,9 +379,9 @@ def _parts(document: Any) -> Iterator[dict[str, Any]]:
 
 
 @lru_cache(maxsize=256)
-def _model(name: str, folder: str, imports: Imports) -> Schema:
+def _model(name: str, folder: str, imports: Imports, guards: tuple[Guard, ...]) -> Schema:
     """The schema of a class. `folder` is the current one, in which its module may be."""
-    from evaluator.files.project_code import CodeGuard, import_place
+    from evaluator.files.project_code import CodeGuard, guarded_import, import_place
 
     place, _, attribute = name.rpartition(":")
     if imports == "allowed":
@@ -381,7 +389,7 @@ def _model(name: str, folder: str, imports: Imports) -> Schema:
     else:
         guard = None
     try:
-        found: Any = import_place(place, guard)
+        found: Any = import_place(place, guard, always=guards)
         for part in attribute.split("."):
             found = getattr(found, part)
     except ConfigurationError as error:
@@ -392,16 +400,21 @@ def _model(name: str, folder: str, imports: Imports) -> Schema:
         ) from error
     if not isinstance(found, type):
         raise UnusableSchema(f"{name} is not a class but {describe(found)}")
-    return _adapted(found)
+    # The code of a class may import more when a schema is made of it, and when it checks a value.
+    if guard is not None and place.endswith(".py"):
+        guards = (*guards, guard.beside(os.path.realpath(place)))
+    with guarded_import(*guards):
+        return _adapted(found, guards)
 
 
 @lru_cache(maxsize=256)
-def _adapted(model: Any) -> Schema:
+def _adapted(model: Any, guards: tuple[Guard, ...] = ()) -> Schema:
     """The schema of a class or type that Pydantic supports: models, dataclasses, TypedDicts,
-    `list[Model]`, …
+    `list[Model]`, … `guards` decide on what it imports when it checks a value.
     """
     import pydantic
 
+    from evaluator.files.project_code import guarded_import
     from evaluator.output.coerce import Guide
     from evaluator.output.validator import undecided
 
@@ -424,11 +437,15 @@ def _adapted(model: Any) -> Schema:
     except pydantic.errors.PydanticInvalidForJsonSchema:
         pass  # A type without a JSON Schema, such as a callable: only Pydantic checks it.
 
+    def build(value: Any) -> Any:
+        with guarded_import(*guards):
+            return adapter.validate_python(value)
+
     def explain(value: Any, _verdict: bool | None) -> OutputError | None:
         if validator is not None and (error := validator.check(value)) is not None:
             return error
         try:
-            adapter.validate_python(value)
+            build(value)
         except pydantic.ValidationError as failure:
             first: Any = failure.errors(include_url=False, include_context=False)[0]
             return OutputError(
@@ -446,9 +463,7 @@ def _adapted(model: Any) -> Schema:
             )
         return None
 
-    return Schema(
-        label, guide, types, fits=undecided, explain=explain, build=adapter.validate_python
-    )
+    return Schema(label, guide, types, fits=undecided, explain=explain, build=build)
 
 
 def _is_any(_value: Any) -> bool:

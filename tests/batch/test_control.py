@@ -417,3 +417,21 @@ def test_a_command_is_answered_when_its_results_are_on_the_disk(
     result = run(resume=True)
     assert result.is_complete and result.summary.counts.passed == 10
     assert written == {"skip": 1, "retry": 2}
+
+
+def test_an_answer_is_on_the_disk_with_the_name_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sender may have been killed before it synced the folder of the new log."""
+    log = ControlLog(tmp_path, "now")
+    command = log.send("pause")
+    synced: list[str] = []
+    fsync = disk.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(disk, "fsync", note)
+    log.answer(command, "done")
+    assert synced == [str(tmp_path / CONTROL), str(tmp_path)]

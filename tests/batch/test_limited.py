@@ -8,7 +8,7 @@ import pytest
 
 from evaluator import ModelResponse, ProviderError, Resource, Span, TaskError, Usage
 from evaluator.batch import open_batch
-from evaluator.batch.records import is_limited, limited_answer
+from evaluator.batch.records import existing_answer, is_limited, limited_answer
 from evaluator.nodes import OutputFormat
 from tests.batch.conftest import QUIZ, ROWS, Calls, Run, Scripted
 
@@ -127,5 +127,6 @@ def test_a_limit_that_may_be_the_servers_fault_needs_a_text(
 def test_no_error_without_a_limit_is_a_limited_answer() -> None:
     assert not is_limited(TaskError("TASK_FAILURE", "m", "provider_failure", content="half"))
     wanted = OutputFormat(type="json", schema=None, span=Span())
-    read = limited_answer(TaskError("RESOURCE_EXHAUSTION", "m", content='{"a": 1, '), wanted)
+    error = TaskError("RESOURCE_EXHAUSTION", "m", content='{"a": 1, ')
+    read = limited_answer(error, existing_answer(error.content, wanted))
     assert not isinstance(read, str) and read.parsed_content == {"a": 1}

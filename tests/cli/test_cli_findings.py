@@ -43,3 +43,21 @@ def test_all_errors_are_shown_where_any_template_may_be_meant(cli, tmp_path):
         ran = cli("run", *request, "--library", "lib", "--handler", "offline")
         assert "nonsense" in ran.err
         assert "other templates" not in ran.err
+
+
+def test_an_error_of_the_template_itself_is_shown_once_with_its_line(cli, tmp_path):
+    put(
+        tmp_path / "lib",
+        bad=TASK.format("bad", FAULT),
+        calls=SEQUENCE.format("calls", '<call template="bad"/>'),
+    )
+    for run, message in (
+        (("--template", "bad"), "<nonsense> is not known"),
+        (("bad",), "<nonsense> is not known"),
+        (("--template", "calls"), "call of `bad`, which has errors"),
+    ):
+        ran = cli("run", *run, "--library", "lib", "--handler", "offline")
+        assert ran.code == 1
+        assert ran.err.count(message) == 1, ran.err
+        error = ran.err[ran.err.index("error: lib/") :]
+        assert message in error and "^\n" in error

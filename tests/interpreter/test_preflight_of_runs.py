@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import pytest
 
 from evaluator import Evaluator, SimulatedBackend, TemplateError, TemplateLibrary, tool
+from evaluator.batch import run_batch_sync
 from evaluator.errors.results import TaskError
 from evaluator.handler.config import HandlerConfig
 from evaluator.tools.mcp import McpServer
@@ -157,6 +159,24 @@ def test_what_may_succeed_is_not_refused():
         evaluator.check_reached([("steps", "offline")])
 
 
+@FAULTS
+def test_a_fault_of_a_template_that_a_model_may_choose_is_a_notice_before_the_first_call(
+    part, code
+):
+    chosen = f'<task type="atomic" name="chosen"><description>d</description>{part}</task>'
+    boss = STEPS.format('<tools><tool name="chosen"/></tools>')
+    events: list[object] = []
+    evaluator = evaluator_of(
+        f"<library>{boss}{chosen}</library>", calls=events, notice=events.append
+    )
+    evaluator.evaluate_sync("steps").unwrap()
+    evaluator.evaluate_sync("steps").unwrap()
+    message = {"unknown-tool": "populaton", "bad-schema": "strin"}[code]
+    assert "a model may choose the template 'chosen'" in str(events[0])
+    assert message in str(events[0])
+    assert len(events) == 5
+
+
 def test_tools_that_no_model_is_offered_are_not_checked():
     """A sequence offers its tools to nobody."""
     calls: list[object] = []
@@ -164,3 +184,97 @@ def test_tools_that_no_model_is_offered_are_not_checked():
     evaluator = evaluator_of(xml, calls=calls)
     assert evaluator.evaluate_sync("steps").unwrap().content == "3"
     assert len(calls) == 2
+
+
+MODELS = "import pathlib\npathlib.Path('IMPORTED').touch()\nclass Yes(int): pass\n"
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """The current folder, with a module `answers_here` whose import leaves a file."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVALUATOR_CONFIG_DIR", str(tmp_path / "user"))
+    (tmp_path / "answers_here.py").write_text(MODELS)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.startswith("answers_here")]:
+        del sys.modules[name]
+
+
+def declared(schema: str) -> str:
+    return STEPS.format(f'<output_format type="json" schema="{schema}"/>')
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("answers_her:Yes", "No module named 'answers_her'"),
+        ("answers_here:No", "has no attribute 'No'"),
+        ("answers_here.py:No", "has no attribute 'No'"),
+    ],
+)
+def test_the_class_of_a_later_step_is_imported_before_the_first_call(schema, message, project):
+    calls: list[object] = []
+    evaluator = evaluator_of(declared(schema), calls=calls, trust=True)
+    failed = refusal(evaluator.evaluate_sync("steps"), "bad-schema")
+    assert message in failed.message and calls == []
+
+
+def test_a_class_that_the_user_has_not_allowed_is_refused_before_the_first_call(project):
+    calls: list[object] = []
+    evaluator = evaluator_of(declared("answers_here.py:Yes"), calls=calls)
+    failed = refusal(evaluator.evaluate_sync("steps"), "bad-schema")
+    assert "You have not allowed this" in failed.message and calls == []
+    assert not (project / "IMPORTED").exists()
+
+
+def test_a_plan_and_a_preview_import_nothing(project):
+    calls: list[object] = []
+    evaluator = evaluator_of(declared("answers_her:Yes"), calls=calls, trust=True)
+    evaluator.check_reached([("steps", None)])
+    preview = evaluator.previewing(SimulatedBackend())
+    preview.evaluate_sync("steps")
+    assert not (project / "IMPORTED").exists()
+    with pytest.raises(TemplateError, match="answers_her"):
+        evaluator.check_reached([("steps", None)], imports=True)
+
+
+def test_a_batch_is_refused_before_its_first_row(project):
+    calls: list[object] = []
+    evaluator = evaluator_of(declared("answers_her:Yes"), calls=calls, trust=True)
+    with pytest.raises(TemplateError, match="answers_her"):
+        run_batch_sync("steps", [{}, {}], evaluator=evaluator, output=project / "b")
+    assert calls == [] and not (project / "b").exists()
+
+
+@pytest.mark.parametrize("returns", ['{"type": "strin"}', "answers_her:Yes"])
+def test_what_a_function_returns_is_checked_before_the_first_call(returns, project):
+    function = (
+        f"<template name='count' returns='{returns}'>"
+        "<task type='atomic'><description>Count</description></task></template>"
+    )
+    caller = STEPS.format("").replace("two", "{{ count() }}")
+    calls: list[object] = []
+    evaluator = evaluator_of(f"<library>{function}{caller}</library>", calls=calls, trust=True)
+    refusal(evaluator.evaluate_sync("steps"), "bad-schema")
+    assert calls == []
+
+
+def test_a_template_that_was_edited_is_checked_again_with_its_caller(tmp_path):
+    (tmp_path / "outer.xml").write_text(
+        '<task type="sequential" name="outer"><description>d</description><steps>'
+        '<task type="atomic"><description>zero</description></task><call template="steps"/>'
+        "</steps></task>"
+    )
+    (tmp_path / "steps.xml").write_text(STEPS.format(""))
+    library = TemplateLibrary.load(tmp_path, shipped=False)
+    calls: list[object] = []
+    backend = SimulatedBackend(script=lambda request: calls.append(request) or "3")
+    evaluator = Evaluator(library, "offline", backend=backend, tasks_dir=None)
+    prepared = evaluator.prepare("outer")
+    asyncio.run(prepared.evaluate({})).unwrap()
+    assert len(calls) == 3
+    (tmp_path / "steps.xml").write_text(STEPS.format(UNKNOWN_TOOL))
+    assert library.reload() == {"steps"}
+    refusal(evaluator.evaluate_sync("outer"), "unknown-tool")
+    refusal(asyncio.run(prepared.evaluate({})), "unknown-tool")
+    assert len(calls) == 3

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
+
+from jinja2 import Environment, nodes
+
 from evaluator.errors import ExpressionError
+from evaluator.language import functions, parsing
 from evaluator.language.analysis import analyse, read_all
+from evaluator.language.arguments import argument_error
 from evaluator.language.filters import FILTERS
 from evaluator.language.sandbox import evaluate_expression_sync
 from evaluator.language.scopes import Scope
@@ -143,7 +149,19 @@ WRONG = [
     ("{{ x | rejectattr('a', 'od') }}", 25, "unknown-test", "did you mean `odd`?"),
     ("{{ x.uper() }}", 6, "unknown-method", "did you mean `upper` or"),
     ("{{ x.center(9) }}", 6, "unknown-method", "there is a filter: | center"),
-    ("{{ x.strip(chars='a') }}", 6, "wrong-arity", "takes (*args), and 1 argument is given"),
+    (
+        "{{ x.strip(chars='a') }}",
+        6,
+        "wrong-arity",
+        "takes (chars), not by name, and 1 argument is given",
+    ),
+    ("{{ x.upper(1) }}", 6, "wrong-arity", "method 'upper' takes no argument, and 1 argument"),
+    ("{{ x.find() }}", 6, "wrong-arity", "takes (text, start, end), and no argument is given"),
+    ("{{ x.removeprefix('a', 'b') }}", 6, "wrong-arity", "takes (text), and 2 arguments"),
+    ("{{ x.split(1) }}", 6, "wrong-type", "argument 1 of method 'split' is integer, expected"),
+    ("{{ x.strip(none) }}", 6, "wrong-type", "is null, expected a text"),
+    ("{{ 'aa'.count(1) }}", 9, "wrong-type", "argument 1 of method 'count' is integer"),
+    ("{% if false %}{{ x.lower(1) }}{% endif %}", 20, "wrong-arity", "method 'lower'"),
     ("{{ x.replace('a') }}", 6, "wrong-arity", "takes (old, new, count)"),
 ]
 
@@ -158,6 +176,7 @@ def test_arguments_that_never_fit_are_found(text, column, code, message):
 RIGHT = """
 {{ x | join }} {{ x | join(", ", attribute="a") }} {{ x | default }} {{ x | map(attribute="a") }}
 {{ x | map("replace", "a", "b") }} {{ x | select }} {{ x | selectattr("a", "gt", 1) }}
+{{ x.count(1) }} {{ x.startswith(y, none) }} {{ x.replace("a", "b", 1.5) }} {{ x.split(none, 1) }}
 {{ x.split() }} {{ x.replace("a", "b", 1) }} {{ x.join(*y) }} {{ x | replace(*y) }}
 {% for i in x %}{{ loop.cycle("a", "b") }}{% endfor %} {{ x is divisibleby 3 }}
 """
@@ -165,3 +184,35 @@ RIGHT = """
 
 def test_arguments_that_fit_have_no_finding():
     assert read_all(Text(RIGHT, Span())).errors == ()
+
+
+LITERALS = ("'a'", "2", "1.5", "true", "none", "['a']", "y")
+RECEIVERS = ("", "aab a", ["a", 1], {"a": 1})
+
+
+def test_no_call_of_a_method_that_can_be_evaluated_is_refused(monkeypatch):
+    """Every method with up to two arguments of each kind; `y` is a variable of any kind."""
+    names = sorted({name for table in functions.METHODS.values() for name in table})
+    calls = [
+        f"x.{name}({', '.join(arguments)})"
+        for name in names
+        for count in range(3)
+        for arguments in product(LITERALS, repeat=count)
+    ]
+    environment = Environment()
+    trees = [next(environment.parse(f"{{{{ {call} }}}}").find_all(nodes.Call)) for call in calls]
+    refused = [
+        call for call, tree in zip(calls, trees, strict=True) if argument_error(tree) is not None
+    ]
+    assert 0.5 < len(refused) / len(calls) < 1
+    monkeypatch.setattr(parsing, "argument_error", lambda node: None)
+    scopes = [{"x": x, "y": y} for x in RECEIVERS for y in ("a", 1, None, ["a"])]
+    assert [call for call in refused if any(evaluates_in(call, each) for each in scopes)] == []
+
+
+def evaluates_in(expression: str, values: dict[str, object]) -> bool:
+    try:
+        evaluate_expression_sync(Expression(Text(expression, Span())), Scope(values))
+    except ExpressionError:
+        return False
+    return True

@@ -6,13 +6,15 @@ attempt has a control: what was allowed runs. Code that runs leaves a file, MARK
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
 import py_compile
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +23,24 @@ import pytest
 from evaluator import (
     ConfigurationError,
     Evaluator,
+    GlobalIndex,
     HandlerConfig,
     SimulatedBackend,
     TaskError,
     TemplateLibrary,
     ToolGrant,
+    clock,
 )
 from evaluator.batch import definition as definition_module
+from evaluator.batch import run_batch_sync
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.permissions import read_with_claims
+from evaluator.batch.scorers import function_scorer
 from evaluator.cli import main
 from evaluator.files import project_code
 from evaluator.files.project_code import CodeGuard, code_files, import_place
 from evaluator.files.trust import allow
+from evaluator.library.code import code_of_schemas
 from evaluator.models.backend import ModelRequest
 
 EVIL = "import pathlib\npathlib.Path('MARK').touch()\n"
@@ -291,6 +298,22 @@ def test_a_schema_in_the_project_is_imported_after_the_user_has_allowed_it(
     assert (schemas / "MARK").exists()
 
 
+def test_scoring_existing_answers_needs_the_same_permission(
+    schemas: Path, evaluator: Command
+) -> None:
+    (schemas / "rows.jsonl").write_text('{"id": "a", "output": "{\\"answer\\": \\"Jupiter\\"}"}\n')
+    batch = ("batch", "--template", "e", "--rows", "rows.jsonl", "--answers", "output")
+    scored = (*batch, "--scorer", "regex:pattern=Jupiter")
+    for number, more in enumerate((("--dry-run",), ())):
+        code, out, err = evaluator(*scored, "--output", f"b{number}", *more)
+        assert not (schemas / "MARK").exists(), (out, err)
+    results = (schemas / "b1/results.jsonl").read_text()
+    assert "is not imported" in results and '"answer":"Jupiter"' not in results
+    code, _, err = evaluator(*scored, "--output", "trusted", "--trust")
+    assert code == 0, err
+    assert (schemas / "MARK").exists()
+
+
 def test_a_schema_in_a_file_needs_the_same_permission(schemas: Path, evaluator: Command) -> None:
     template = schemas / "templates/e.xml"
     template.write_text(template.read_text().replace("evilmod:M", "evilmod.py:M"))
@@ -360,6 +383,36 @@ def test_python_needs_a_permission_for_a_schema_that_only_the_current_folder_has
         assert evaluator.evaluate_sync("e").ok
 
 
+REFUSED = "was changed or written after"
+OFFLINE = HandlerConfig(
+    name="offline",
+    backend="simulated",
+    tools=(ToolGrant("write_file", "allow"), ToolGrant("subtask", "allow")),
+)
+
+
+def write_call(path: str, content: str) -> dict[str, Any]:
+    return {"tool": "write_file", "arguments": {"path": path, "content": content}}
+
+
+def with_model(answers: Sequence[Any], told: list[str], **options: Any) -> Evaluator:
+    """An Evaluator of the project whose model gives these answers, and then one that fits."""
+    steps = iter(answers)
+
+    def model(asked: ModelRequest) -> Any:
+        told.append(asked.messages[-1].content)
+        return next(steps, '{"answer": "Jupiter"}')
+
+    project_code_schema_cache_clear()
+    return Evaluator(
+        TemplateLibrary.load("templates", shipped=False),
+        OFFLINE,
+        backend=SimulatedBackend(script=model),
+        tasks_dir=None,
+        **options,
+    )
+
+
 @pytest.mark.parametrize("place", ["evilmod.py", "evilmod"])
 def test_a_model_that_writes_the_module_of_a_schema_does_not_have_it_imported(
     schemas: Path, place: str
@@ -373,37 +426,180 @@ def test_a_model_that_writes_the_module_of_a_schema_does_not_have_it_imported(
         '<tool name="write_file"/><tool name="subtask"/></tools></task>'
     )
     request = {"type": "atomic", "description": "d", "inputs": {}, "hints": {"template": "e"}}
-    steps = iter(
-        [
-            {
-                "tool": "write_file",
-                "arguments": {"path": "evilmod.py", "content": EVIL + MODEL},
-            },
-            {"tool": "subtask", "arguments": request},
-        ]
-    )
+    subtask = {"tool": "subtask", "arguments": request}
     told: list[str] = []
-
-    def model(asked: ModelRequest) -> Any:
-        told.append(asked.messages[-1].content)
-        return next(steps, '{"answer": "Jupiter"}')
-
-    offline = HandlerConfig(
-        name="offline",
-        backend="simulated",
-        tools=(ToolGrant("write_file", "allow"), ToolGrant("subtask", "allow")),
-    )
-    project_code_schema_cache_clear()
-    library = TemplateLibrary.load("templates", shipped=False)
-    with Evaluator(
-        library, offline, backend=SimulatedBackend(script=model), tasks_dir=None, trust=True
+    with with_model(
+        [write_call("evilmod.py", EVIL + MODEL), subtask], told, trust=True
     ) as evaluator:
         evaluator.evaluate_sync("boss").unwrap()
         assert not (schemas / "MARK").exists()
         assert any("is not imported" in each for each in told), told
-        # The control: what this person names is imported.
+        # Nor by a later run that this person started, for which it was named before.
+        later = evaluator.evaluate_sync("e")
+        assert isinstance(later, TaskError) and "evilmod.py: this code was changed" in later.message
+        assert not (schemas / "MARK").exists()
+    # The control: this person vouches for the project as it is now.
+    with with_model([], told, trust=True) as evaluator:
         evaluator.evaluate_sync("e").unwrap()
     assert (schemas / "MARK").exists()
+
+
+# What the module of the schema is, what a model writes, and whether the import of it is seen before the call.
+WRITTEN = {
+    "the module": ("{}", "evilmod.py"),
+    "what it imports when it checks a value": (
+        "{}    @pydantic.field_validator('answer')\n    def check(cls, value):\n"
+        "        import helper\n        return value\n",
+        "helper.py",
+    ),
+    "a module that is missing": (
+        "{}    @pydantic.field_validator('answer')\n    def check(cls, value):\n"
+        "        try:\n            import accelerator\n"
+        "        except ImportError:\n            pass\n        return value\n",
+        "accelerator.py",
+    ),
+    "what no import statement shows": (
+        "{}    @pydantic.field_validator('answer')\n    def check(cls, value):\n"
+        "        import importlib\n        importlib.import_module('plug' + 'in')\n"
+        "        return value\n",
+        "plugin.py",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", ["trust", "environment", "allowed"])
+@pytest.mark.parametrize("case", WRITTEN)
+def test_a_later_step_runs_no_code_that_an_earlier_one_wrote(
+    case: str, how: str, schemas: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, written = WRITTEN[case]
+    for name in ("helper.py", "plugin.py"):
+        (schemas / name).write_text("VALUE = 1\n")
+    (schemas / "evilmod.py").write_text(module.format(MODEL))
+    (schemas / "templates/both.xml").write_text(
+        '<task name="both" type="sequential"><description>Do both</description><steps>'
+        '<task type="atomic"><description>Write</description><tools><tool name="write_file"/></tools></task>'
+        '<task type="atomic"><description>Answer</description>'
+        '<output_format type="json" schema="evilmod:M"/></task></steps></task>'
+    )
+    monkeypatch.syspath_prepend(str(schemas))
+    if how == "environment":
+        monkeypatch.setenv("EVALUATOR_TRUST", str(schemas))
+    if how == "allowed":
+        allow(code_of_schemas(TemplateLibrary.load("templates", shipped=False), schemas))
+    answers = [write_call(written, EVIL + module.format(MODEL)), "done"]
+    with with_model(answers, [], trust=how == "trust") as evaluator:
+        if case == "the module":
+            # It is imported before the first call, as it was.
+            assert evaluator.evaluate_sync("both").ok
+        else:
+            outcome = evaluator.evaluate_sync("both")
+            if case == "a module that is missing" or isinstance(outcome, TaskError):
+                assert REFUSED in str(outcome)
+        assert not (schemas / "MARK").exists()
+        assert (schemas / written).read_text().startswith(EVIL)
+    # The control: a program that starts a second later runs it.
+    monkeypatch.setattr(clock, "wall", lambda: time.time() + 1)
+    for name in ("evilmod", "helper", "plugin", "accelerator"):
+        sys.modules.pop(name, None)
+    if how == "allowed":
+        allow(code_of_schemas(TemplateLibrary.load("templates", shipped=False), schemas))
+    with with_model(["done"], [], trust=how == "trust") as evaluator:
+        evaluator.evaluate_sync("both").unwrap()
+    assert (schemas / "MARK").exists()
+
+
+@pytest.mark.parametrize("engine", ["local", "processes"])
+@pytest.mark.parametrize("metric", [False, True])
+def test_a_scorer_or_a_metric_imports_nothing_that_a_sample_wrote(
+    metric: bool, engine: str, project: Path
+) -> None:
+    code = (
+        "import os, sys\nsys.path.insert(0, os.path.dirname(__file__))\n"
+        "def same(output):\n    import helper\n    return helper.VALUE\n"
+        "def total(results):\n    import helper\n    return helper.VALUE\n"
+    )
+    (project / "score.py").write_text(code)
+    (project / "helper.py").write_text("VALUE = True\n")
+    (project / "templates/w.xml").write_text(
+        '<task name="w" type="atomic"><description>Write</description><tools>'
+        '<tool name="write_file"/></tools></task>'
+    )
+    if metric:
+        options: dict[str, Any] = {
+            "scorers": [{"type": "regex", "pattern": "d"}],
+            "metrics": ["score.py:total"],
+        }
+    else:
+        options = {"scorers": ["score.py:same"]}
+
+    def batch(written: str, folder: str) -> Any:
+        def model(asked: ModelRequest) -> Any:
+            if asked.messages[-1].role == "tool":
+                return "done"
+            return write_call(written, EVIL + "VALUE = True\n")
+
+        library = TemplateLibrary.load("templates", shipped=False)
+        backend = SimulatedBackend(script=model)
+        with Evaluator(library, OFFLINE, backend=backend, tasks_dir=None) as evaluator:
+            return run_batch_sync(
+                "w", [{}], evaluator=evaluator, output=folder, engine=engine, **options
+            )
+
+    result = batch("helper.py", "one")
+    assert (project / "helper.py").read_text().startswith(EVIL)
+    assert not (project / "MARK").exists()
+    assert REFUSED in str(result.summary.to_dict()) + (project / "one/results.jsonl").read_text()
+    # The control: what was there before the batch is imported.
+    (project / "helper.py").write_text("VALUE = True\n")
+    function_scorer._code_in.cache_clear()
+    later = pytest.MonkeyPatch()
+    later.setattr(clock, "wall", lambda: time.time() + 1)
+    result = batch("other.py", "two")
+    later.undo()
+    assert (
+        REFUSED not in str(result.summary.to_dict()) + (project / "two/results.jsonl").read_text()
+    )
+    assert "1 passed" in repr(result.summary)
+
+
+def test_a_root_outside_of_the_current_folder_is_no_way_to_code(
+    schemas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Modules there need no permission, and tools may write there."""
+    root = tmp_path / "lib"
+    root.mkdir()
+    (root / "answers_of_root.py").write_text(MODEL)
+    monkeypatch.syspath_prepend(str(root))
+    text = (schemas / "templates/e.xml").read_text()
+    (schemas / "templates/e.xml").write_text(text.replace("evilmod:M", "answers_of_root:M"))
+    chosen = (
+        '<task name="w" type="atomic"><description>Write</description><tools>'
+        '<tool name="write_file"/></tools></task>'
+    )
+    (schemas / "templates/w.xml").write_text(chosen)
+    answers = [write_call("answers_of_root.py", EVIL + MODEL), "done"]
+    with with_model(answers, [], roots=[root]) as evaluator:
+        evaluator.evaluate_sync("w").unwrap()
+        assert (root / "answers_of_root.py").read_text().startswith(EVIL)
+        later = evaluator.evaluate_sync("e")
+    assert isinstance(later, TaskError) and REFUSED in later.message
+    assert not (schemas / "MARK").exists()
+    with with_model([], [], roots=[root]) as evaluator:
+        evaluator.evaluate_sync("e").unwrap()
+    assert (schemas / "MARK").exists()
+
+
+def test_a_permission_covers_the_code_of_what_functions_return(
+    schemas: Path, evaluator: Command
+) -> None:
+    (schemas / "templates/e.xml").write_text(
+        '<template name="e" returns="evilmod:M"><task type="atomic">'
+        "<description>Answer</description></task></template>"
+    )
+    code, out, _ = evaluator("trust", "--json")
+    assert code == 0
+    assert "evilmod.py" in {entry["file"] for entry in json.loads(out)}
 
 
 def test_the_program_is_not_imported_from_the_current_folder(project: Path) -> None:
@@ -411,6 +607,24 @@ def test_the_program_is_not_imported_from_the_current_folder(project: Path) -> N
         (project / name).write_text(EVIL)
     code, err = in_process("run", "--template", "t", "--handler", "offline")
     assert code == 0, err
+    assert not (project / "MARK").exists()
+
+
+@pytest.mark.parametrize("start", ["worker", "describer"])
+def test_a_process_of_the_program_takes_no_module_from_the_folder_of_the_program(
+    start: str, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`python main.py` has its own folder first on the path, and a task may have written there."""
+    for name in ("asyncio", "dataclasses", "hashlib", "pickle"):
+        (project / f"{name}.py").write_text(EVIL)
+    monkeypatch.syspath_prepend(str(project))
+    if start == "worker":
+        with Evaluator(TemplateLibrary.load("templates"), OFFLINE, tasks_dir=None) as evaluator:
+            result = run_batch_sync("t", [{}], evaluator=evaluator, engine="processes", output="b")
+        assert result.is_complete
+    else:
+        with GlobalIndex(tmp_path / "index.sqlite") as index:
+            assert asyncio.run(index.add_folder(project)).files > 0
     assert not (project / "MARK").exists()
 
 

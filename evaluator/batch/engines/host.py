@@ -39,7 +39,8 @@ from evaluator.batch.summary.rows import ResultRows
 from evaluator.batch.work import Worker
 from evaluator.batch.work_items import WorkItem, WorkResult
 from evaluator.errors import ConfigurationError, EvaluatorError, UsageError
-from evaluator.files.project_code import CodeGuard, guard_process, process_guards
+from evaluator.files.pinned_code import PinnedCode
+from evaluator.files.project_code import Guard, guard_process, guarded_import, process_guards
 from evaluator.interpreter.background import NoBackground
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.lazy_dataclass import frozen
@@ -64,13 +65,15 @@ class EvaluatorRecipe:
     """`arguments`: pickled arguments of the Evaluator, by name. `variables`: environment variables
     to set. `folder`: where relative paths of scorers and tools begin. `machine`: that of the
     caller. `guards`: those in force for this program's code.
+    `code` is what it is now, so that no process that starts later imports what a task has written.
     """
 
     arguments: Mapping[str, bytes]
     variables: Mapping[str, str]
     folder: str
     machine: str
-    guards: Sequence[CodeGuard]
+    guards: Sequence[Guard]
+    code: PinnedCode
 
     def enter(self, notice: Callable[[str], None]) -> dict[str, Any]:
         """Sets the variables, the guards and the folder of this process. Returns: the arguments."""
@@ -83,7 +86,8 @@ class EvaluatorRecipe:
                 f"{self.folder} cannot be entered ({error.strerror}); relative paths begin in "
                 f"{os.getcwd()}"
             )
-        return {name: pickle.loads(value) for name, value in self.arguments.items()}
+        with guarded_import(self.code):
+            return {name: pickle.loads(value) for name, value in self.arguments.items()}
 
 
 @frozen
@@ -123,6 +127,7 @@ def evaluator_recipe(
         folder=os.getcwd(),
         machine=current_owner().boot_id,
         guards=process_guards(),
+        code=evaluator.services.code.renewed(),
     )
 
 
@@ -286,7 +291,10 @@ class Host:
         if "background" in arguments and recipe.evaluator.machine != current_owner().boot_id:
             # The database of their states cannot be shared with another machine.
             arguments["background"] = NoBackground(ELSEWHERE)
-        evaluator = Evaluator(**arguments, tasks_dir=None, notice=self._notice)
+        code = recipe.evaluator.code
+        evaluator = Evaluator(**arguments, tasks_dir=None, notice=self._notice).with_code(code)
+        with guarded_import(code):
+            scorers = [pickle.loads(scorer) for scorer in recipe.scorers]
         shares_folder = probe is not None and probe.is_visible()
         if shares_folder:
             self._folder = None
@@ -303,7 +311,7 @@ class Host:
                 recipe.cache,
                 is_packed=recipe.is_packed and shares_folder,
             ),
-            [pickle.loads(scorer) for scorer in recipe.scorers],
+            scorers,
             budget_ended=lambda: self._budget_ended,
             versions=recipe.versions,
             count_as_failed=recipe.count_as_failed,

@@ -60,7 +60,7 @@ class NodeTemplate(NodeCommand):
                 **request.evaluator.enter(LOGGER.warning),
                 tasks_dir=folder.path,
                 background=NoBackground(_NO_BACKGROUND),
-            )
+            ).with_code(request.evaluator.code)
 
             async def evaluate(on_message: Any, on_begin: Any) -> Outcome:
                 return await evaluator.evaluate(

@@ -27,6 +27,7 @@ from evaluator.batch.progress import SilentProcess
 from evaluator.batch.work import Worker
 from evaluator.errors import UsageError
 from evaluator.fields import Count, accept
+from evaluator.files.project_code import own_path_first
 from evaluator.processes import starting
 from evaluator.processes.supervisor import scrubbed_environment
 from evaluator.record.store import TaskStore
@@ -118,11 +119,12 @@ class PoolEngine:
                         watching.cancel()
 
 
-# The worker imports what this process can import. -P: nothing is added to the path before it is
-# set.
+# The worker imports what this process can import, but its own program from installed packages. -P:
+# nothing is added to the path before it is set.
 _PROGRAM = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"
-    "from evaluator.batch.engines.process_worker import main; main(int(sys.argv[2]))"
+    "import json, sys; own, path = json.loads(sys.argv[1]); sys.path[:] = own\n"
+    "from evaluator.batch.engines.process_worker import main\n"
+    "sys.path[:] = path; main(int(sys.argv[2]))"
 )
 
 
@@ -193,7 +195,7 @@ class ProcessHost:
                     "-P",
                     "-c",
                     _PROGRAM,
-                    json.dumps([str(path) for path in sys.path]),
+                    json.dumps([own_path_first(), [str(path) for path in sys.path]]),
                     str(theirs.fileno()),
                     pass_fds=(theirs.fileno(),),
                     stdin=asyncio.subprocess.DEVNULL,

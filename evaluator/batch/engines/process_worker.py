@@ -57,7 +57,10 @@ async def _serve(connection: socket.socket, stream: BinaryIO) -> None:
 
     def send(number: int | None, value: Any) -> None:
         packed = pickle.dumps((number, value), pickle.HIGHEST_PROTOCOL)
-        connection.sendall(HEAD.pack(len(packed)) + packed)
+        try:
+            connection.sendall(HEAD.pack(len(packed)) + packed)
+        except ConnectionError:
+            os._exit(0)  # the process that started this one is gone
 
     async def answer(number: int | None, method: str, arguments: tuple[Any, ...]) -> None:
         try:

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import inspect
 import marshal
+import os
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import field, replace
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import sha256
-from typing import Any, cast, overload
+from typing import Any, TypeAlias, cast, overload
 
 from evaluator.batch.records import Score
 from evaluator.batch.scorers.builtin_scorer import check_name, suggestion
@@ -39,10 +40,12 @@ from evaluator.batch.scorers.contract import (
 from evaluator.errors import ConfigurationError, UsageError
 from evaluator.errors.messages import type_of
 from evaluator.fields import Share, accept
-from evaluator.files.project_code import FILE_NAMES, import_place
+from evaluator.files.pinned_code import PinnedCode
+from evaluator.files.project_code import FILE_NAMES, guarded_import, import_place
 from evaluator.lazy_dataclass import frozen
 from evaluator.output.schema import schema_imports
 
+Around: TypeAlias = Callable[[], AbstractContextManager[None]]
 _ARGUMENTS: dict[str, Callable[[ScorerInput], Any]] = {
     "output": lambda scored: scored.outcome.content,
     "parsed": lambda scored: copied(scored.outcome.parsed_content),
@@ -63,7 +66,8 @@ class FunctionScorer(LeavesInputUnchanged):
     value returns. `decides` is the one on which the verdict depends; None: on all of them.
 
     `describe` has the hash of the function's source, not of what it calls or of values that it
-    closes over.
+    closes over. The function runs inside the context that `around` gives; for one that was named as
+    code, nothing is imported there that has changed since.
     Raises: UsageError, for parameters that scorers do not get, or an invalid name.
     """
 
@@ -72,6 +76,7 @@ class FunctionScorer(LeavesInputUnchanged):
     pass_at: float = 0.5
     values: tuple[str, ...] = ()
     decides: str | None = None
+    around: Around = field(default=nullcontext, repr=False, compare=False, kw_only=True)
     wants: tuple[str, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -112,14 +117,8 @@ class FunctionScorer(LeavesInputUnchanged):
 
     async def score(self, scored: ScorerInput) -> Score | dict[Any, Score]:
         call = partial(self.function, **{name: _ARGUMENTS[name](scored) for name in self.wants})
-        if inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(
-            type(self.function).__call__
-        ):
-            given = call()
-        else:
-            given = await compute_queue().call(call)
-        if inspect.isawaitable(given):
-            given = await given
+        with self.around():
+            given = await self._given(call)
         if not self.values:
             return self._score_of(given, self.name)
         if not isinstance(given, Mapping):
@@ -137,6 +136,18 @@ class FunctionScorer(LeavesInputUnchanged):
                 score = replace(score, decides=name == self.decides)
             scores[name] = score
         return scores
+
+    async def _given(self, call: Callable[[], Any]) -> Any:
+        """What the function returns."""
+        if inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(
+            type(self.function).__call__
+        ):
+            given = call()
+        else:
+            given = await compute_queue().call(call)
+        if inspect.isawaitable(given):
+            given = await given
+        return given
 
     def _score_of(self, given: Any, name: str) -> Score:
         if isinstance(given, Score):
@@ -254,13 +265,18 @@ def function_scorer(
     return FunctionScorer(function, called, pass_at, cast("tuple[str, ...]", values), decides)
 
 
-def load_function(path: str) -> Any:
-    """The object at `module:name` or `file.py:name`; importing it runs its module once.
+def load_function(path: str) -> tuple[Any, Around]:
+    """The object at `module:name` or `file.py:name`, and a context in which nothing is imported
+    that has changed since; importing it runs its module once.
 
     Raises: UsageError, for a missing file, module or name, or a failed import; ConfigurationError,
     for code that the user has not allowed.
     """
     place, _, attribute = path.rpartition(":")
+    folders = [os.getcwd()]
+    if place.endswith(".py"):
+        folders.append(os.path.dirname(os.path.abspath(place)))
+    code = _code_in(*folders)
     try:
         module = import_place(place)
     except ConfigurationError:
@@ -277,7 +293,15 @@ def load_function(path: str) -> Any:
                 f"scorer {path!r}: {place} has no {attribute!r}{suggestion(attribute, known)}"
             )
         found = getattr(found, part)
-    return found
+    return found, partial(guarded_import, code)
+
+
+@lru_cache(maxsize=256)
+def _code_in(*folders: str) -> PinnedCode:
+    """The code in these folders, as it was when something in them was first named in this process;
+    no module is imported twice.
+    """
+    return PinnedCode.of((), folders)
 
 
 @frozen

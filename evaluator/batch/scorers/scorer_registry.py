@@ -355,7 +355,7 @@ def _loaded(path: str, arguments: dict[str, Any]) -> Scorer:
         return named
     kind = path.partition(":")[0]
     try:
-        found = load_function(path)
+        found, around = load_function(path)
     except UsageError as error:
         raise UsageError(f"{error}{suggestion(kind, SCORERS)}") from error
     check_names(arguments, _FUNCTION_ARGUMENTS, UsageError, where=f"{path}: ")
@@ -368,8 +368,12 @@ def _loaded(path: str, arguments: dict[str, Any]) -> Scorer:
     accept(str | None, name, f"{path}: name", UsageError)
     if isinstance(found, FunctionScorer):
         return replace(
-            found, name=name or found.name, pass_at=found.pass_at if pass_at is None else pass_at
+            found,
+            name=name or found.name,
+            pass_at=found.pass_at if pass_at is None else pass_at,
+            around=around,
         )
     if not callable(found):
         raise UsageError(f"{path} is {type_of(found)}, expected a function")
-    return function_scorer(found, name, pass_at=0.5 if pass_at is None else pass_at)
+    made = function_scorer(found, name, pass_at=0.5 if pass_at is None else pass_at)
+    return replace(made, around=around)

@@ -6,6 +6,9 @@ import asyncio
 import errno
 import os
 import pickle
+import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -24,7 +27,7 @@ from evaluator import (
 )
 from evaluator.background import BackgroundStore, BackgroundTools
 from evaluator.batch import Cell, Identity, Sample, Score, Shot, Variant, Verdict, WorkItem
-from evaluator.batch.engines import LocalEngine
+from evaluator.batch.engines import LocalEngine, process_worker
 from evaluator.batch.engines.host import Host, make_recipe
 from evaluator.batch.engines.packing import Job, pack_jobs, unpack_jobs
 from evaluator.batch.engines.process_engine import ProcessHost
@@ -321,3 +324,25 @@ def test_work_for_a_sample_as_data_is_the_work_for_the_sample() -> None:
     again = replace(packed, resumes=7)
     assert (again.sample, again.resumes, again.identity) == (sample, 7, packed.identity)
     assert not hasattr(packed, "result_of_nothing")
+
+
+def test_a_worker_process_ends_without_a_word_when_nobody_takes_its_answers() -> None:
+    """A parent that was killed takes no answer, and may not have closed the other direction yet."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        program = (
+            "import sys; from evaluator.batch.engines.process_worker import main; "
+            "main(int(sys.argv[1]))"
+        )
+        worker = subprocess.Popen(
+            [sys.executable, "-c", program, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stderr=subprocess.PIPE,
+        )
+        theirs.close()
+        ours.shutdown(socket.SHUT_RD)
+        for message in ({}, (1, "no_such_method", ())):
+            packed = pickle.dumps(message)
+            ours.sendall(process_worker.HEAD.pack(len(packed)) + packed)
+        _, errors = worker.communicate(timeout=100)
+    assert (worker.returncode, errors) == (0, b"")
