@@ -8,7 +8,12 @@ import signal
 import threading
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+
+from evaluator import TaskStore
+from evaluator.batch import open_batch
+from evaluator.batch.folder import BatchFolder
 
 QUIZ = (
     '<library><task name="quiz" type="atomic"><description>Answer a quiz question</description>'
@@ -109,3 +114,20 @@ class _Request(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing on standard error."""
+
+
+def begun_calls(folder: Path) -> int:
+    """The calls that the records of a batch have. At a kill some of them may not have been sent:
+    what tasks of one turn of the event loop begin is recorded together, before the first is sent.
+    """
+    store = TaskStore(folder / "tasks")
+    # A task that was resumed has a file and is in a segment: it has two places, and one record.
+    steps = [step for number in set(store.ids()) for step in store.read(number).steps]
+    return sum(step.start.kind == "model" for step in steps)
+
+
+def counted_calls(folder: Path) -> int:
+    """The calls that a batch counts, each run once, with those in flight at a kill."""
+    lines = [line.to_dict() for line in BatchFolder.reader(folder).lines()]
+    used = [*lines, *open_batch(folder).manifest["abandoned"]]
+    return sum(each["usage"].get("turns", 0) + each["interrupted_calls"] for each in used)
