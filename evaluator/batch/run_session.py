@@ -5,11 +5,17 @@ its provider batches and the commands of other processes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from evaluator.batch.abandoned import ContinuedRuns, abandoned_runs, still_abandoned, tasks_of
+from evaluator.batch.abandoned import (
+    ContinuedRuns,
+    abandoned_runs,
+    label_and_task,
+    still_abandoned,
+)
 from evaluator.batch.control import ControlLog
 from evaluator.batch.decision import Decision
 from evaluator.batch.display import NoDisplay, SafeDisplay, make_display
@@ -18,7 +24,7 @@ from evaluator.batch.folder import DAMAGED, PROVIDER, BatchFolder
 from evaluator.batch.identity import REPAIR
 from evaluator.batch.looks import Looks
 from evaluator.batch.options import BatchLimits, BatchOptions, Stop, limits_to_dict
-from evaluator.batch.pending import CompleteWork, MakeWork, find_unrecorded
+from evaluator.batch.pending import CompleteWork, MakeWork, UnrecordedRuns, find_unrecorded
 from evaluator.batch.permissions import is_own, sign
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.progress import Tally
@@ -105,7 +111,7 @@ class SessionManifest:
         self._folder.write_manifest(self._manifest | {"state": state})
 
     def store_abandoned(
-        self, store: TaskStore, unrecorded: Mapping[str, int], *, is_complete: bool
+        self, store: TaskStore, unrecorded: Iterable[tuple[str, int]], *, is_complete: bool
     ) -> None:
         """Stores the `abandoned_runs` of this session, if the batch is complete, beside those of
         earlier sessions that no result has continued.
@@ -198,7 +204,7 @@ async def run_session(
             _evaluator_of_session(evaluator, options, folder=folder, limiter=limiter, waves=waves)
         )
         store = own.services.store
-        unrecorded: dict[str, int] = {}
+        unrecorded = UnrecordedRuns()
         if store is not None:
             if waves is not None:
                 stack.push_async_callback(waves.aclose)
@@ -206,9 +212,9 @@ async def run_session(
             part = shard_of(options.select)
             if part is not None:
                 store.skip_to(part.number * SHARD_IDS)
-            unrecorded = _unrecorded(store, options, manifest.before, earlier)
-        continued = ContinuedRuns(store, unrecorded)
-        worker = _make_worker(own, plan, limiter, unrecorded=unrecorded)
+            unrecorded = _unrecorded(store, options, manifest.before, folder, earlier)
+        continued = ContinuedRuns(store, unrecorded.newest)
+        worker = _make_worker(own, plan, limiter, unrecorded=unrecorded.newest)
         for line in (*plan.notices, *notices, *_repair_notices(folder)):
             display.show("notice", line)
         stack.enter_context(_stopping(stop, limiter))
@@ -246,9 +252,11 @@ async def run_session(
             )
             ended = await session.run(earlier)
             span.set_result(ended)
-        if store is not None and unrecorded:
+        # Calls that were parked in this session are among those of the worker.
+        runs = {*unrecorded.runs, *worker.unrecorded.items()}
+        if store is not None and runs:
             is_complete = ended.state == "complete"
-            manifest.store_abandoned(store, unrecorded, is_complete=is_complete)
+            manifest.store_abandoned(store, sorted(runs), is_complete=is_complete)
         return ended, session.results.columns
 
 
@@ -301,19 +309,22 @@ def _unrecorded(
     store: TaskStore,
     options: BatchOptions,
     before: Mapping[str, Any],
+    folder: BatchFolder,
     earlier: ResultIndex,
-) -> dict[str, int]:
-    """The task files of earlier sessions that no result refers to, see `find_unrecorded`. Those of
-    abandoned runs too: a row that was removed may be back.
+) -> UnrecordedRuns:
+    """The task files of earlier sessions that no result counts. Those of abandoned runs too: a row
+    that was removed may be back.
 
     Raises: BatchDamaged, if there is damage and `options` do not repair it.
     """
     if not options.retry_errors and _has_all_results(before, len(earlier)):
-        return tasks_of(items_of(before.get("abandoned")))
+        abandoned = map(label_and_task, items_of(before.get("abandoned")))
+        runs = sorted((run for run in abandoned if run is not None), key=itemgetter(1))
+        return UnrecordedRuns(runs, dict(runs))
     damage = store.damage(repair=options.repair)
     if damage and not options.repair:
         raise BatchDamaged(f"{damage[0]}; to evaluate the samples that follow it again, {REPAIR}")
-    return find_unrecorded(store, earlier)
+    return find_unrecorded(store, earlier, folder)
 
 
 def _has_all_results(before: Mapping[str, Any], results: int) -> bool:

@@ -178,10 +178,14 @@ class Worker:
         store = self.evaluator.services.store
         notes = outcome.notes
         interrupted_calls = notes.get("interrupted_calls", 0)
+        judge_tasks = tuple(judges.completed.values())
+        task_id: int | None = outcome.task_id
         if work.answered is not None:
+            task_id = work.answered.task_id
             task_file = work.answered.task_file
             # Those of earlier judges too.
             interrupted_calls = work.answered.interrupted_calls
+            judge_tasks = work.answered.judge_tasks + judge_tasks
         elif outcome.task_id is not None and store is not None and not store.is_packed:
             task_file = f"tasks/done/TASK-{outcome.task_id}.md"
         made = work.result(
@@ -194,11 +198,12 @@ class Worker:
             usage=outcome.usage,
             duration_s=duration_s,
             started=started,
-            task_id=outcome.task_id,
+            task_id=task_id,
             task_file=task_file,
             cached_calls=notes.get("cached_calls", 0),
             interrupted_calls=interrupted_calls + judges.interrupted_calls,
             warnings=tuple(map(str, notes["warnings"])) if "warnings" in notes else (),
+            judge_tasks=judge_tasks,
         )
         return WorkResult(work, made)
 

@@ -15,6 +15,7 @@ from tests.batch.killing import PROFILE, QUIZ, KillingServer, begun_calls, count
 from tests.cli.conftest import PROGRAM
 
 ROWS, CONCURRENCY = 40, 4
+NO_REPEATS = '<retries max="0"/></handler>'
 
 
 @pytest.fixture
@@ -237,6 +238,62 @@ def test_calls_of_judges_that_a_kill_interrupts_are_counted(
     (result,) = open_batch(tmp_path / "killed").results()
     assert server.posts == 3 and result.interrupted_calls == 1
     assert (result.usage.turns, result.scoring_usage.turns) == (1, 1)
+
+
+@pytest.mark.timeout(300)
+def test_calls_of_a_killed_retry_that_is_not_repeated_are_counted(
+    server: KillingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The retry resumes the task of the error, whose result was written before it."""
+    monkeypatch.setenv("EVALUATOR_TRUST", str(tmp_path))
+    write(tmp_path, server.server_port)
+    profile = tmp_path / "handlers" / "wire.xml"
+    profile.write_text(profile.read_text().replace("</handler>", NO_REPEATS))
+    folder = tmp_path / "killed"
+    server.refused = ("again: xxx",)
+    few = ("--limit", "4")
+    run(tmp_path, server, "twice", "killed", None, False, *few, codes=(0,))
+    assert counted_calls(folder) == begun_calls(folder) == 7
+    retry = (*few, "--retry-errors")
+    run(tmp_path, server, "twice", "killed", 1, False, *retry, codes=(-9,))
+    library = ("--library", "quiz.xml")
+    score = [PROGRAM, "score", "killed", "--scorer", "includes", *library, "--progress", "none"]
+    for scores in (False, False, True):
+        if scores:
+            session(tmp_path, server, score, None, codes=(0,))
+        else:
+            run(tmp_path, server, "twice", "killed", None, False, *few, codes=(0,))
+        earlier = open_batch(folder).summarise().replaced_spending
+        assert earlier is not None and earlier.interrupted_calls == 1
+        assert counted_calls(folder) == begun_calls(folder) == 8
+    server.refused = ()
+    again = [PROGRAM, "batch", "--resume", "killed", "--retry-errors", "--progress", "none"]
+    session(tmp_path, server, again, None, codes=(0,))
+    assert counted_calls(folder) == begun_calls(folder) == 9
+    assert open_batch(folder).summarise().spending.interrupted_calls == 1
+
+
+@pytest.mark.timeout(300)
+def test_the_judge_of_a_killed_retry_is_counted_and_resumed(
+    server: KillingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVALUATOR_TRUST", str(tmp_path))
+    write(tmp_path, server.server_port)
+    folder = tmp_path / "killed"
+    judged = ("--scorer", "reference", "--limit", "1")
+    # The server's text is no verdict: the only sample is an error.
+    run(tmp_path, server, "quiz", "killed", None, False, *judged, codes=(5,))
+    retry = (*judged, "--retry-errors")
+    run(tmp_path, server, "quiz", "killed", 1, False, *retry, codes=(-9,))
+    assert server.posts == 3
+    run(tmp_path, server, "quiz", "killed", None, False, *judged, codes=(5,))
+    earlier = open_batch(folder).summarise().replaced_spending
+    assert earlier is not None and earlier.interrupted_calls == 1
+    assert counted_calls(folder) == begun_calls(folder) == 3
+    run(tmp_path, server, "quiz", "killed", None, False, *retry, codes=(5,))
+    assert counted_calls(folder) == begun_calls(folder) == server.posts == 4
+    (result,) = open_batch(folder).results()
+    assert result.interrupted_calls == 1 and len(set(result.judge_tasks)) == 2
 
 
 @pytest.mark.timeout(300)

@@ -158,6 +158,30 @@ def test_judges_of_changed_scorers_whose_scores_a_kill_lost_are_spending_of_earl
     assert run_of_judge["label"].startswith(lost["identity"] + "/")
 
 
+def test_judges_count_once_where_earlier_scorers_judge_again_after_a_kill(
+    run: Run, score: Any, calls: Calls
+) -> None:
+    run(ROWS[:3])
+    calls.otherwise = lambda prompt: '{"score": 1}'
+    calls.clear()
+    spending = score(GRADED).summary.spending
+    for_each = spending.scoring_input_tokens.known / len(calls)
+    assert len(calls) == 3 and for_each > 0
+    for scorer in ({**GRADED, "pass_at": 0.9}, GRADED):
+        again = score(scorer, replace=True)
+        # As a session that was killed after it wrote the last score.
+        with BatchFolder.open(again.folder) as folder:
+            manifest = folder.manifest()
+            manifest["state"] = manifest["sessions"][-1]["state"] = "running"
+            folder.write_manifest(manifest)
+        for summary in (again.summary, open_batch(again.folder).summarise()):
+            earlier = summary.replaced_spending
+            assert earlier is not None
+            both = (summary.spending, earlier)
+            counted = sum(each.scoring_input_tokens.known for each in both)
+            assert counted == for_each * len(calls), scorer
+
+
 def test_a_judge_of_a_skipped_sample_is_spending_of_earlier_runs(
     make_evaluator: MakeEvaluator, run: Run, calls: Calls
 ) -> None:

@@ -515,6 +515,7 @@ def _crash_result(job: Job, store: TaskStore) -> SampleResult:
         usage=usage,
         cached_calls=used.cached_calls,
         interrupted_calls=used.interrupted_calls + job.unseen,
+        judge_tasks=tuple(task for label, task in job.unrecorded.items() if "/" in label),
     )
 
 

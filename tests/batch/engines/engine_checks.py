@@ -33,11 +33,9 @@ from evaluator.batch.engines import LocalEngine
 from evaluator.batch.engines.base import ClusterLost, Done
 from evaluator.batch.engines.packing import ResultPacker
 from evaluator.batch.identity import is_sealed, parse_line
-from evaluator.batch.pending import find_unrecorded
-from evaluator.batch.result_index import ResultIndex
 from evaluator.batch.scorers import make_scorers, scorer
+from evaluator.batch.work import sample_label
 from evaluator.limits.rate_limiter import BatchBudget, Pace, RateLimiter
-from evaluator.store.columns import Interner
 
 TEMPLATES = (
     '<library><task name="ask" type="atomic"><description>Ask</description>'
@@ -294,7 +292,8 @@ async def cancelling_cancels_work_in_flight_and_a_later_run_resumes_it(bench: Be
     assert bench.engine.in_flight() == 0 and not bench.done
     assert Counter(task.status for task in bench.store.list()) in ({"aborted": CONCURRENCY}, {})
     bench.server.let_go()
-    bench.unrecorded = find_unrecorded(bench.store, ResultIndex(Interner()))
+    bench.unrecorded = {sample_label(labels): task for task, _, labels in bench.store.labelled()}
+    bench.unrecorded.pop("", None)
     await bench.run(bench.works(9))
     assert bench.verdicts == {Verdict.PASSED: 9} and set(bench.samples.values()) == {1}
     assert len(list(bench.store.list())) == 9
