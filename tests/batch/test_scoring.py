@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,17 @@ def test_judges_count_once_where_earlier_scorers_judge_again_after_a_kill(
             both = (summary.spending, earlier)
             counted = sum(each.scoring_input_tokens.known for each in both)
             assert counted == for_each * len(calls), scorer
+
+
+def test_an_answer_whose_task_file_is_gone_is_still_that_of_its_task(run: Run, score: Any) -> None:
+    first = run(ROWS[:2])
+    tasks = [result.task_id for result in first.results()]
+    shutil.rmtree(first.folder / "tasks")
+    scored = score("includes")
+    assert scored.ended.ran == 2 and [each.task_id for each in scored.results()] == tasks
+    for summary in (scored.summary, open_batch(scored.folder).summarise()):
+        assert summary.spending == first.summary.spending
+        assert summary.replaced_spending is None
 
 
 def test_a_judge_of_a_skipped_sample_is_spending_of_earlier_runs(
