@@ -4,7 +4,7 @@ has done.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from operator import itemgetter
 from typing import Any, ClassVar
@@ -282,12 +282,17 @@ class UnrecordedRuns:
     newest: dict[str, int] = field(default_factory=dict[str, int])
 
 
-def find_unrecorded(store: TaskStore, earlier: ResultIndex, folder: BatchFolder) -> UnrecordedRuns:
+def find_unrecorded(
+    store: TaskStore,
+    earlier: ResultIndex,
+    folder: BatchFolder,
+    before: Iterable[tuple[str, int]] = (),
+) -> UnrecordedRuns:
     """For a sample that ended with an error, also those of a further try. One that has failed is
-    not continued.
+    not continued. `before` were found by an earlier session.
     """
     recorded = earlier.by_identity()
-    found: list[tuple[str, int]] = []
+    found = list(before)
     failed: set[int] = set()
     for task_id, status, labels in store.labelled():
         label = sample_label(labels)
@@ -305,6 +310,6 @@ def find_unrecorded(store: TaskStore, earlier: ResultIndex, folder: BatchFolder)
             found.append((label, task_id))
             if entry is not None and entry.verdict is Verdict.ERROR and status == "failed":
                 failed.add(task_id)
-    found.sort(key=itemgetter(1))
-    runs = [(label, task_id) for label, task_id, _ in uncounted_runs(store, found, folder)]
+    runs = sorted(set(found), key=itemgetter(1))
+    runs = [(label, task_id) for label, task_id, _ in uncounted_runs(store, runs, folder)]
     return UnrecordedRuns(runs, {label: task for label, task in runs if task not in failed})

@@ -83,6 +83,7 @@ class SessionManifest:
             "total": total,
             "scorer_versions": versions,
             "abandoned": items_of(before.get("abandoned")),
+            "unrecorded": items_of(before.get("unrecorded")),
             "sessions": [*before.get("sessions", []), self._session],
         }
         self._folder.write_manifest(self._manifest)
@@ -110,6 +111,15 @@ class SessionManifest:
         self._session |= {"ended": now(), "state": state, "reason": reason, "ran": ran}
         self._folder.write_manifest(self._manifest | {"state": state})
 
+    def store_unrecorded(self, runs: Iterable[tuple[str, int]]) -> None:
+        """Stores the runs that no result counts when the session begins. A result that it writes
+        may hide that one of them is not counted from a session after it.
+        """
+        found = [{"label": label, "task_id": task_id} for label, task_id in runs]
+        if found != self._manifest["unrecorded"]:
+            self._manifest["unrecorded"] = found
+            self._folder.write_manifest(self._manifest)
+
     def store_abandoned(
         self, store: TaskStore, unrecorded: Iterable[tuple[str, int]], *, is_complete: bool
     ) -> None:
@@ -120,6 +130,7 @@ class SessionManifest:
         runs: list[dict[str, Any]] = []
         if is_complete:
             runs = abandoned_runs(store, unrecorded, self._folder, stored)
+            self._manifest["unrecorded"] = []
         left = still_abandoned(stored, self._folder, besides=runs)
         self._manifest["abandoned"] = [*left, *runs]
 
@@ -213,6 +224,7 @@ async def run_session(
             if part is not None:
                 store.skip_to(part.number * SHARD_IDS)
             unrecorded = _unrecorded(store, options, manifest.before, folder, earlier)
+            manifest.store_unrecorded(unrecorded.runs)
         continued = ContinuedRuns(store, unrecorded.newest)
         worker = _make_worker(own, plan, limiter, unrecorded=unrecorded.newest)
         for line in (*plan.notices, *notices, *_repair_notices(folder)):
@@ -318,13 +330,18 @@ def _unrecorded(
     Raises: BatchDamaged, if there is damage and `options` do not repair it.
     """
     if not options.retry_errors and _has_all_results(before, len(earlier)):
-        abandoned = map(label_and_task, items_of(before.get("abandoned")))
-        runs = sorted((run for run in abandoned if run is not None), key=itemgetter(1))
+        runs = sorted(_runs_in(before.get("abandoned")), key=itemgetter(1))
         return UnrecordedRuns(runs, dict(runs))
     damage = store.damage(repair=options.repair)
     if damage and not options.repair:
         raise BatchDamaged(f"{damage[0]}; to evaluate the samples that follow it again, {REPAIR}")
-    return find_unrecorded(store, earlier, folder)
+    return find_unrecorded(store, earlier, folder, _runs_in(before.get("unrecorded")))
+
+
+def _runs_in(entries: Any) -> list[tuple[str, int]]:
+    """The label and the task of runs in a manifest."""
+    runs = map(label_and_task, items_of(entries))
+    return [run for run in runs if run is not None]
 
 
 def _has_all_results(before: Mapping[str, Any], results: int) -> bool:

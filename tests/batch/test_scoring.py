@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from evaluator import BatchResult, Usage, UsageError
+from evaluator import BatchResult, TaskStore, Usage, UsageError
 from evaluator.batch import Stop, control_batch, open_batch, score_batch_sync
 from evaluator.batch.display import NoDisplay
 from evaluator.batch.folder import BatchFolder
+from evaluator.batch.pending import find_unrecorded
 from evaluator.batch.progress import Snapshot
 from evaluator.batch.scoring import history_table
 from evaluator.batch.thresholds import check_thresholds, parse_threshold
+from evaluator.record.steps import Summary
 from tests.batch.conftest import QUIZ, ROWS, Calls, Run, Scripted
 from tests.batch.labelled import judged_batch
 from tests.conftest import MakeEvaluator
@@ -181,6 +183,27 @@ def test_judges_count_once_where_earlier_scorers_judge_again_after_a_kill(
             both = (summary.spending, earlier)
             counted = sum(each.scoring_input_tokens.known for each in both)
             assert counted == for_each * len(calls), scorer
+
+
+def test_a_judge_that_an_earlier_session_found_without_a_result_stays_known(
+    run: Run, score: Any, calls: Calls
+) -> None:
+    """Its label is that of the result, which keeps a score of another task instead."""
+    run(ROWS[:1])
+    calls.otherwise = lambda prompt: '{"score": 1}'
+    folder = score(GRADED).folder
+    (result,) = open_batch(folder).results()
+    (judge,) = result.judge_tasks
+    store = TaskStore(folder / "tasks", is_packed=True)
+    (labels,) = (labels for task, _, labels in store.labelled() if task == judge)
+    journal = store.create("judge", extra={"labels": labels})
+    journal.close(Summary("completed", 0, 0, 0.5, {"turns": 1}, {"status": "COMPLETE"}))
+    store.close()
+    run_of_judge = (labels["sample"], journal.id) if labels is not None else ("", 0)
+    batch = BatchFolder.reader(folder)
+    for before in ([], [run_of_judge], [(run_of_judge[0], judge)]):
+        found = find_unrecorded(TaskStore(store.root), batch.index(), batch, before)
+        assert found.runs == [run for run in before if run == run_of_judge]
 
 
 def test_an_answer_whose_task_file_is_gone_is_still_that_of_its_task(run: Run, score: Any) -> None:
