@@ -5,7 +5,7 @@ batch is complete without them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from evaluator.batch.folder import BatchFolder
@@ -21,47 +21,46 @@ from evaluator.record.steps import INTERRUPTED_CALLS
 from evaluator.record.store import TaskStore
 from evaluator.record.tree import TaskNode, read_tree
 
+_LINE_CALLS = "line_calls"
+
 
 def abandoned_runs(
     store: TaskStore,
-    unrecorded: Mapping[str, int],
+    unrecorded: Iterable[tuple[str, int]],
     folder: BatchFolder,
     before: Iterable[Any] = (),
 ) -> list[dict[str, Any]]:
-    """The runs of earlier sessions that no sample of a complete batch continues: its row, template
-    or model was changed before it had a result, its row was removed, or a command skipped it; or
-    its result is still the error that the run was to replace. Runs of judges, too, where the
-    scorers were changed before the score was stored. A result that another one has replaced is a
-    result too: its own line says what it used.
+    """The runs of earlier sessions, each a label and a task, that no sample of a complete batch
+    continues: its row, template or model was changed before it had a result, its row was removed,
+    or a command skipped it; or its result is still the error that the run was to replace. Runs of
+    judges, too, where the scorers were changed before the score was stored. A result that another
+    one has replaced is a result too: its own line says what it used.
 
     Each has its `label` and `task_id`, the `usage` of its calls as far as that is recorded, and
-    `interrupted_calls`, which were in flight when a process ended and may be billed too. `before`
-    are those in the manifest: where a task file can no longer be read, its run has the usage that
-    is stored there, as a lower bound.
+    `interrupted_calls`, which were in flight when a process ended and may be billed too. Where a
+    result of the run was written before it was continued, they are those since, and `line_calls`
+    is how many calls that result counts. `before` are those in the manifest: where a task file can
+    no longer be read, its run has the usage that is stored there, as a lower bound.
     """
-    stored = {_label_and_task(run): mapping_of(run).get("usage") for run in before}
-    recorded = folder.index().by_identity()
-    left: list[tuple[str, int]] = []
-    for label, task_id in unrecorded.items():
-        entry = recorded(label)
-        # Most runs were continued, which the index tells without a pass over all lines.
-        if entry is None or folder.read_at(entry.offset).task_id != task_id:
-            left.append((label, task_id))
+    stored = {label_and_task(run): mapping_of(run).get("usage") for run in before}
     runs: list[dict[str, Any]] = []
-    for label, task_id in _without_line(left, folder):
+    for label, task_id, counted in uncounted_runs(store, unrecorded, folder):
         tree = _tree_of(store, task_id)
         used = _used_in(tree)
+        if counted is not None:
+            used = _since(used, counted, store)
         usage: Any = used.usage.to_dict()
         if (label, task_id) in stored and not _is_readable(tree):
             usage = stored[label, task_id]
-        runs.append(
-            {
-                "label": label,
-                "task_id": task_id,
-                "usage": usage,
-                INTERRUPTED_CALLS: used.interrupted_calls,
-            }
-        )
+        run: dict[str, Any] = {
+            "label": label,
+            "task_id": task_id,
+            "usage": usage,
+            INTERRUPTED_CALLS: used.interrupted_calls,
+        }
+        if counted is not None:
+            run[_LINE_CALLS] = counted.calls
+        runs.append(run)
     return runs
 
 
@@ -71,61 +70,121 @@ def still_abandoned(
     """Those of the `abandoned_runs` in a manifest that no result has continued since, as where a
     removed row is back, without those `besides`. Entries that are not such runs are kept.
     """
-    found = [(run, _label_and_task(run)) for run in runs]
-    left = set(_without_line([key for _, key in found if key is not None], folder))
-    left -= set(map(_label_and_task, besides))
-    return [run for run, key in found if key is None or key in left]
+    found = [(run, label_and_task(run)) for run in runs]
+    written = _WrittenRuns(folder, [key for _, key in found if key is not None])
+    replaced = set(map(label_and_task, besides))
+    left: list[Any] = []
+    for run, key in found:
+        if key is None:
+            left.append(run)
+        elif key not in replaced:
+            counted = written.counted(*key)
+            calls = mapping_of(run).get(_LINE_CALLS)
+            if counted is None or (type(calls) is int and counted.calls <= calls):
+                left.append(run)
+    return left
 
 
-def tasks_of(runs: Iterable[Any]) -> dict[str, int]:
-    """The newest task of each label in the `abandoned_runs` of a manifest."""
-    tasks: dict[str, int] = {}
-    for run in runs:
-        key = _label_and_task(run)
-        if key is not None:
-            label, task_id = key
-            tasks[label] = max(task_id, tasks.get(label, 0))
-    return tasks
-
-
-def _label_and_task(run: Any) -> tuple[str, int] | None:
+def label_and_task(run: Any) -> tuple[str, int] | None:
+    """The label and the task of one of the `abandoned_runs` in a manifest; None for anything
+    else.
+    """
     entry = mapping_of(run)
     label = entry.get("label")
     task_id = entry.get("task_id")
-    if isinstance(label, str) and type(task_id) is int:
+    if isinstance(label, str) and type(task_id) is int and task_id >= 0:
         return label, task_id
     return None
 
 
-def _without_line(runs: Iterable[tuple[str, int]], folder: BatchFolder) -> list[tuple[str, int]]:
-    """Those of `runs`, each a label and a task, that no line of the results comes from, whether it
-    counts or was replaced. All lines are read, if there are runs.
+@frozen
+class _Counted:
+    """What the last line of a run counts, or that of a judge's run, which is all of it."""
+
+    usage: Usage = Usage()
+    interrupted_calls: int = 0
+    judge_tasks: Sequence[int] = ()
+    may_continue: bool = False
+
+    @property
+    def calls(self) -> int:
+        return self.usage.turns + self.interrupted_calls
+
+
+class _WrittenRuns:
+    """What the lines of the results count of `runs`, each a label and a task: all lines, whether
+    they count or were replaced. Those of the runs' samples are read, if there are runs.
+    """
+
+    def __init__(self, folder: BatchFolder, runs: Iterable[tuple[str, int]]) -> None:
+        self._answers: dict[tuple[str, int | None], _Counted] = {}
+        self._judges: set[tuple[str, int]] = set()
+        identities = {label.partition("/")[0].encode(errors="replace") for label, _ in runs}
+        if identities:
+            folder.give_lines(self._note, identities)
+
+    def _note(self, result: Mapping[str, Any]) -> None:
+        identity = result["identity"]
+        judge_tasks = result.get("judge_tasks", ())
+        self._judges.update((identity, task) for task in judge_tasks)
+        self._answers[identity, result["task_id"]] = _Counted(
+            Usage.from_dict(result["usage"]),
+            result["interrupted_calls"],
+            judge_tasks=judge_tasks,
+            # The task of such a result is resumed when its sample is tried again.
+            may_continue=bool(result["retryable"]),
+        )
+
+    def counted(self, label: str, task_id: int) -> _Counted | None:
+        """None where no line comes from this run."""
+        identity, is_judge, _ = label.partition("/")
+        if not is_judge:
+            return self._answers.get((identity, task_id))
+        return _Counted() if (identity, task_id) in self._judges else None
+
+
+def uncounted_runs(
+    store: TaskStore, runs: Iterable[tuple[str, int]], folder: BatchFolder
+) -> Iterator[tuple[str, int, _Counted | None]]:
+    """Those of `runs`, each a label and a task, whose calls the results do not count all, with what
+    they do count.
     """
     given = list(runs)
-    if not given:
-        return []
-    identities = {label.partition("/")[0] for label, _ in given}
-    written: set[tuple[str, int | None]] = set()
-    judged: set[tuple[str, str]] = set()
-
-    def note(result: Mapping[str, Any]) -> None:
-        identity = result["identity"]
-        if identity in identities:
-            written.add((identity, result["task_id"]))
-            if result["scores"]:
-                judged.add((identity, result["scored_by"]))
-
-    folder.give_lines(note)
-    left: list[tuple[str, int]] = []
+    written = _WrittenRuns(folder, given)
     for label, task_id in given:
-        identity, is_judge, rest = label.partition("/")
-        if is_judge:
-            is_written = (identity, rest.partition("/")[0]) in judged
+        counted = written.counted(label, task_id)
+        if counted is None:
+            yield label, task_id, None
+        elif counted.may_continue and _has_own_file(store, task_id):
+            tree = _tree_of(store, task_id)
+            if _is_readable(tree) and _since(_used_in(tree), counted, store) != RecordedUse():
+                yield label, task_id, counted
+
+
+def _has_own_file(store: TaskStore, task_id: int) -> bool:
+    """Whether the task may have been resumed: one in a segment gets a file of its own then."""
+    try:
+        store.path_of(task_id)
+    except RecordError:
+        return False
+    return True
+
+
+def _since(used: RecordedUse, counted: _Counted, store: TaskStore) -> RecordedUse:
+    """What a run has used since the line that counted it was written."""
+    before = counted.usage.to_dict()
+    usage: dict[str, Any] = {}
+    for name, figure in used.usage.to_dict().items():
+        if figure == before[name]:
+            usage[name] = 0
+        elif figure is None or before[name] is None:
+            usage[name] = None
         else:
-            is_written = (identity, task_id) in written
-        if not is_written:
-            left.append((label, task_id))
-    return left
+            # Sums of floats leave a remainder.
+            usage[name] = max(0, round(figure - before[name], 12))
+    of_judges = recorded_use(store, counted.judge_tasks).interrupted_calls
+    interrupted = used.interrupted_calls - max(0, counted.interrupted_calls - of_judges)
+    return RecordedUse(Usage.from_dict(usage), interrupted_calls=max(0, interrupted))
 
 
 @frozen

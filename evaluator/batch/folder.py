@@ -24,7 +24,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
@@ -381,10 +381,14 @@ class BatchFolder:
         for number, _, line, _ in self._lines():
             yield self._parsed(line, number)
 
-    def give_lines(self, add: Add) -> None:
-        """Calls `add` with every result as JSON, as `lines`. Raises: as `index`."""
-        for number, _, line, _ in self._lines():
-            self._give(add, line, number)
+    def give_lines(self, add: Add, identities: Collection[bytes] | None = None) -> None:
+        """Calls `add` with every result as JSON, as `lines`; or only with those of some samples.
+
+        Raises: as `index`.
+        """
+        for number, _, line, head in self._lines():
+            if identities is None or head[2] in identities:
+                self._give(add, line, number)
 
     def _give(self, add: Add, line: bytes, number: int | None) -> None:
         try:

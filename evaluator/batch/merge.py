@@ -301,6 +301,7 @@ def _merged_manifest(parts: Sequence[_ShardBatch], lost: Sequence[str]) -> dict[
         "total": total,
         "left_out": [],
         "abandoned": [run for each in manifests for run in items_of(each.get("abandoned"))],
+        "unrecorded": [run for each in manifests for run in items_of(each.get("unrecorded"))],
         "settings": {
             name: value for each in manifests for name, value in each.get("settings", {}).items()
         },

@@ -4,10 +4,12 @@ has done.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
+from operator import itemgetter
 from typing import Any, ClassVar
 
+from evaluator.batch.abandoned import uncounted_runs
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.identity import Cell, Identity, changed_parts, changed_settings, digest
 from evaluator.batch.options import OnChanged
@@ -269,26 +271,45 @@ MakeWork = Callable[[BatchFolder, ResultIndex, Callable[[Verdict], None]], Pendi
 """Makes the work of a session from the folder, the index of its results, and `on_kept`."""
 
 
-def find_unrecorded(store: TaskStore, earlier: ResultIndex) -> dict[str, int]:
-    """Task files of samples and of their judges that no result refers to: label → the newest task's
-    id.
+@frozen
+class UnrecordedRuns:
+    """Task files of samples and of their judges that no result counts, or not all of it: the label
+    and the id of each in `runs`, in the order of the ids. `newest`: those that a session continues,
+    by label.
+    """
 
-    For a sample that ended with an error, those of a further try that was interrupted.
+    runs: Sequence[tuple[str, int]] = ()
+    newest: dict[str, int] = field(default_factory=dict[str, int])
+
+
+def find_unrecorded(
+    store: TaskStore,
+    earlier: ResultIndex,
+    folder: BatchFolder,
+    before: Iterable[tuple[str, int]] = (),
+) -> UnrecordedRuns:
+    """For a sample that ended with an error, also those of a further try. One that has failed is
+    not continued. `before` were found by an earlier session.
     """
     recorded = earlier.by_identity()
-    found: dict[str, int] = {}
+    found = list(before)
+    failed: set[int] = set()
     for task_id, status, labels in store.labelled():
         label = sample_label(labels)
         if not label:
             continue
         identity, is_judge, rest = label.partition("/")
         entry = recorded(identity)
-        if entry is None:
-            is_recorded = False
-        elif is_judge:
-            is_recorded = entry.scored_by.decode() == rest.partition("/")[0]
-        else:
-            is_recorded = entry.verdict is not Verdict.ERROR or status == "failed"
-        if not is_recorded:
-            found[label] = max(task_id, found.get(label, 0))
-    return found
+        # Of most samples the index says enough.
+        if (
+            entry is None
+            or entry.verdict is Verdict.ERROR
+            or status not in ("completed", "failed")
+            or (is_judge and entry.scored_by.decode() != rest.partition("/")[0])
+        ):
+            found.append((label, task_id))
+            if entry is not None and entry.verdict is Verdict.ERROR and status == "failed":
+                failed.add(task_id)
+    runs = sorted(set(found), key=itemgetter(1))
+    runs = [(label, task_id) for label, task_id, _ in uncounted_runs(store, runs, folder)]
+    return UnrecordedRuns(runs, {label: task for label, task in runs if task not in failed})

@@ -260,7 +260,7 @@ class SampleResult:
     `usage` does not have them.
     `task_file` is relative to the batch's folder. `parts` are the hashes that `identity` was made
     of, `scored_by` is the hash of the scorers; with them a later session finds out what has
-    changed.
+    changed. `judge_tasks` are the tasks of judges whose calls this result counts.
     """
 
     identity: str
@@ -288,6 +288,7 @@ class SampleResult:
     warnings: tuple[str, ...] = ()
     parts: Mapping[str, str] = field(default_factory=dict[str, str])
     scored_by: str = ""
+    judge_tasks: tuple[int, ...] = ()
 
     @property
     def title(self) -> str:
@@ -362,6 +363,8 @@ class SampleResult:
         data["interrupted_calls"] = self.interrupted_calls
         data["warnings"] = list(self.warnings)
         data["parts"] = dict(self.parts)
+        if self.judge_tasks:
+            data["judge_tasks"] = list(self.judge_tasks)
         return data
 
     @classmethod
@@ -380,12 +383,12 @@ class SampleResult:
             values[_FAILURE] = Failure.from_dict(data["failure"])
         values[_USAGE] = Usage.from_dict(data["usage"])
         values[_WARNINGS] = tuple(data["warnings"])
-        return cls(*values)
+        return cls(*values, judge_tasks=tuple(data.get("judge_tasks", ())))
 
 
 _MAX_PLACE = 2**53
 _VERDICTS = {verdict.value: verdict for verdict in Verdict}
-_FIELDS = tuple(each.name for each in fields(SampleResult))
+_FIELDS = tuple(each.name for each in fields(SampleResult) if each.name != "judge_tasks")
 _VERDICT, _SCORES, _FAILURE, _USAGE, _WARNINGS = map(
     _FIELDS.index, ("verdict", "scores", "failure", "usage", "warnings")
 )

@@ -5,11 +5,17 @@ its provider batches and the commands of other processes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from evaluator.batch.abandoned import ContinuedRuns, abandoned_runs, still_abandoned, tasks_of
+from evaluator.batch.abandoned import (
+    ContinuedRuns,
+    abandoned_runs,
+    label_and_task,
+    still_abandoned,
+)
 from evaluator.batch.control import ControlLog
 from evaluator.batch.decision import Decision
 from evaluator.batch.display import NoDisplay, SafeDisplay, make_display
@@ -18,7 +24,7 @@ from evaluator.batch.folder import DAMAGED, PROVIDER, BatchFolder
 from evaluator.batch.identity import REPAIR
 from evaluator.batch.looks import Looks
 from evaluator.batch.options import BatchLimits, BatchOptions, Stop, limits_to_dict
-from evaluator.batch.pending import CompleteWork, MakeWork, find_unrecorded
+from evaluator.batch.pending import CompleteWork, MakeWork, UnrecordedRuns, find_unrecorded
 from evaluator.batch.permissions import is_own, sign
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.progress import Tally
@@ -77,6 +83,7 @@ class SessionManifest:
             "total": total,
             "scorer_versions": versions,
             "abandoned": items_of(before.get("abandoned")),
+            "unrecorded": items_of(before.get("unrecorded")),
             "sessions": [*before.get("sessions", []), self._session],
         }
         self._folder.write_manifest(self._manifest)
@@ -104,8 +111,17 @@ class SessionManifest:
         self._session |= {"ended": now(), "state": state, "reason": reason, "ran": ran}
         self._folder.write_manifest(self._manifest | {"state": state})
 
+    def store_unrecorded(self, runs: Iterable[tuple[str, int]]) -> None:
+        """Stores the runs that no result counts when the session begins. A result that it writes
+        may hide that one of them is not counted from a session after it.
+        """
+        found = [{"label": label, "task_id": task_id} for label, task_id in runs]
+        if found != self._manifest["unrecorded"]:
+            self._manifest["unrecorded"] = found
+            self._folder.write_manifest(self._manifest)
+
     def store_abandoned(
-        self, store: TaskStore, unrecorded: Mapping[str, int], *, is_complete: bool
+        self, store: TaskStore, unrecorded: Iterable[tuple[str, int]], *, is_complete: bool
     ) -> None:
         """Stores the `abandoned_runs` of this session, if the batch is complete, beside those of
         earlier sessions that no result has continued.
@@ -114,6 +130,7 @@ class SessionManifest:
         runs: list[dict[str, Any]] = []
         if is_complete:
             runs = abandoned_runs(store, unrecorded, self._folder, stored)
+            self._manifest["unrecorded"] = []
         left = still_abandoned(stored, self._folder, besides=runs)
         self._manifest["abandoned"] = [*left, *runs]
 
@@ -198,7 +215,7 @@ async def run_session(
             _evaluator_of_session(evaluator, options, folder=folder, limiter=limiter, waves=waves)
         )
         store = own.services.store
-        unrecorded: dict[str, int] = {}
+        unrecorded = UnrecordedRuns()
         if store is not None:
             if waves is not None:
                 stack.push_async_callback(waves.aclose)
@@ -206,9 +223,10 @@ async def run_session(
             part = shard_of(options.select)
             if part is not None:
                 store.skip_to(part.number * SHARD_IDS)
-            unrecorded = _unrecorded(store, options, manifest.before, earlier)
-        continued = ContinuedRuns(store, unrecorded)
-        worker = _make_worker(own, plan, limiter, unrecorded=unrecorded)
+            unrecorded = _unrecorded(store, options, manifest.before, folder, earlier)
+            manifest.store_unrecorded(unrecorded.runs)
+        continued = ContinuedRuns(store, unrecorded.newest)
+        worker = _make_worker(own, plan, limiter, unrecorded=unrecorded.newest)
         for line in (*plan.notices, *notices, *_repair_notices(folder)):
             display.show("notice", line)
         stack.enter_context(_stopping(stop, limiter))
@@ -246,9 +264,11 @@ async def run_session(
             )
             ended = await session.run(earlier)
             span.set_result(ended)
-        if store is not None and unrecorded:
+        # Calls that were parked in this session are among those of the worker.
+        runs = {*unrecorded.runs, *worker.unrecorded.items()}
+        if store is not None and runs:
             is_complete = ended.state == "complete"
-            manifest.store_abandoned(store, unrecorded, is_complete=is_complete)
+            manifest.store_abandoned(store, sorted(runs), is_complete=is_complete)
         return ended, session.results.columns
 
 
@@ -301,19 +321,27 @@ def _unrecorded(
     store: TaskStore,
     options: BatchOptions,
     before: Mapping[str, Any],
+    folder: BatchFolder,
     earlier: ResultIndex,
-) -> dict[str, int]:
-    """The task files of earlier sessions that no result refers to, see `find_unrecorded`. Those of
-    abandoned runs too: a row that was removed may be back.
+) -> UnrecordedRuns:
+    """The task files of earlier sessions that no result counts. Those of abandoned runs too: a row
+    that was removed may be back.
 
     Raises: BatchDamaged, if there is damage and `options` do not repair it.
     """
     if not options.retry_errors and _has_all_results(before, len(earlier)):
-        return tasks_of(items_of(before.get("abandoned")))
+        runs = sorted(_runs_in(before.get("abandoned")), key=itemgetter(1))
+        return UnrecordedRuns(runs, dict(runs))
     damage = store.damage(repair=options.repair)
     if damage and not options.repair:
         raise BatchDamaged(f"{damage[0]}; to evaluate the samples that follow it again, {REPAIR}")
-    return find_unrecorded(store, earlier)
+    return find_unrecorded(store, earlier, folder, _runs_in(before.get("unrecorded")))
+
+
+def _runs_in(entries: Any) -> list[tuple[str, int]]:
+    """The label and the task of runs in a manifest."""
+    runs = map(label_and_task, items_of(entries))
+    return [run for run in runs if run is not None]
 
 
 def _has_all_results(before: Mapping[str, Any], results: int) -> bool:

@@ -15,6 +15,7 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
 from evaluator import clock
+from evaluator.batch.abandoned import recorded_use
 from evaluator.batch.arguments import Arguments
 from evaluator.batch.records import (
     Failure,
@@ -187,10 +188,17 @@ class Worker:
         store = self.evaluator.services.store
         notes = outcome.notes
         interrupted_calls = notes.get("interrupted_calls", 0)
+        judge_tasks = tuple(judges.completed.values())
+        task_id: int | None = outcome.task_id
         if work.answered is not None:
+            task_id = work.answered.task_id
             task_file = work.answered.task_file
-            # Those of earlier judges too.
-            interrupted_calls = work.answered.interrupted_calls
+            # Those of earlier judges too, and of a further try whose result was not written.
+            if interrupted_calls and store is not None:
+                of_judges = recorded_use(store, work.answered.judge_tasks)
+                interrupted_calls += of_judges.interrupted_calls
+            interrupted_calls = max(work.answered.interrupted_calls, interrupted_calls)
+            judge_tasks = work.answered.judge_tasks + judge_tasks
         elif outcome.task_id is not None and store is not None and not store.is_packed:
             task_file = f"tasks/done/TASK-{outcome.task_id}.md"
         made = work.result(
@@ -203,11 +211,12 @@ class Worker:
             usage=outcome.usage,
             duration_s=duration_s,
             started=started,
-            task_id=outcome.task_id,
+            task_id=task_id,
             task_file=task_file,
             cached_calls=notes.get("cached_calls", 0),
             interrupted_calls=interrupted_calls + judges.interrupted_calls,
             warnings=tuple(map(str, notes["warnings"])) if "warnings" in notes else (),
+            judge_tasks=judge_tasks,
         )
         return WorkResult(work, made)
 

@@ -120,6 +120,7 @@ class WorkItem:
         cached_calls: int = 0,
         interrupted_calls: int = 0,
         warnings: tuple[str, ...] = (),
+        judge_tasks: tuple[int, ...] = (),
     ) -> SampleResult:
         """A result of this work, with these values of its other fields."""
         sample = self.sample
@@ -151,6 +152,7 @@ class WorkItem:
             warnings=warnings,
             parts=identity.parts,
             scored_by=self.judged_by(),
+            judge_tasks=judge_tasks,
         )
 
 

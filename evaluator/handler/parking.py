@@ -12,7 +12,7 @@ from evaluator.limits.call_limiter import CallParking, ParkedCall, PlannedCall
 from evaluator.limits.endpoints import host_of
 from evaluator.models.provider_batches import ProviderBatches, batches_of
 from evaluator.models.structured import is_refusal, kind_of
-from evaluator.record.steps import NEXT, REASON_SEPARATOR, TIMEOUT, StepEnd
+from evaluator.record.steps import NEXT, NOT_RUN, REASON_SEPARATOR, TIMEOUT, StepEnd
 
 _TURNS_BESIDE = 3
 """So many turns of the event loop a parked call leaves to the calls beside it in its run."""
@@ -104,12 +104,15 @@ def located(error: ProviderError, choice: ModelChoice) -> ProviderError:
 
 def recorded_failure(end: StepEnd) -> ProviderError:
     """The error of a call that failed when it was recorded."""
-    if end.reason_word == TIMEOUT:
+    if end.reason_word in (TIMEOUT, NOT_RUN):
         separator = REASON_SEPARATOR
     else:
         separator = ": "
     kind, _, message = (end.error or "").partition(separator)
     known: ProviderErrorKind = "server"
-    if kind in get_args(ProviderErrorKind):
+    if kind == NOT_RUN:
+        # No provider had the call.
+        known = "other"
+    elif kind in get_args(ProviderErrorKind):
         known = cast("ProviderErrorKind", kind)
     return ProviderError(message or kind, kind=known)

@@ -49,9 +49,9 @@ async def _evaluate_task(run: Run, task: Task, frame: Frame) -> Outcome:
             with limit:
                 outcome = await RUNNERS[type(task)](run, task, bound)
         except TimeoutError as error:
-            if not limit.is_expired:
+            if limit.expired is None:
                 raise
-            raise bound.budget.time_is_up() from error
+            raise limit.expired.time_is_up() from error
         if isinstance(outcome, TaskError):
             return _with_advice(task, outcome)
         return outcome

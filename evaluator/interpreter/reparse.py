@@ -76,7 +76,7 @@ async def recover(run: Run, task: Task, bound: BoundTask, error: TaskError) -> O
         with limit:
             outcome = await _recover(run, task, bound=bound, error=error, resource=resource.name)
     except TimeoutError:
-        if not limit.is_expired:
+        if limit.expired is None:
             raise
         outcome = _unrecovered(
             error, "the decomposition took longer than the time limit of the task"

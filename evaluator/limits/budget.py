@@ -28,13 +28,13 @@ UNKNOWN_USAGE = Usage(None, None, cached_tokens=None, reasoning_tokens=None, cos
 
 class Deadline:
     """See `Budget.deadline`. A context of the current task, entered once. Raises: TimeoutError,
-    where it cancelled the task, which `is_expired` says.
+    where it cancelled the task; `expired` is the budget whose time was up then.
 
     A class, since a closure that sets itself as a timer is a reference cycle, which only the
     garbage collector frees.
     """
 
-    __slots__ = ("_alarms", "_cancelling", "_paused", "_scopes", "_task", "is_expired")
+    __slots__ = ("_alarms", "_cancelling", "_paused", "_scopes", "_task", "expired")
 
     def __init__(self, scopes: tuple[Budget, ...]) -> None:
         self._scopes = scopes
@@ -42,7 +42,7 @@ class Deadline:
         self._alarms: Alarms | None = None
         # The budget that calls `resume` when its clock runs again.
         self._paused: Budget | None = None
-        self.is_expired = False
+        self.expired: Budget | None = None
 
     def __enter__(self) -> Deadline:
         task: Any = asyncio.current_task()
@@ -58,7 +58,7 @@ class Deadline:
         trace: TracebackType | None,
     ) -> None:
         self._stop_waiting()
-        if not self.is_expired:
+        if self.expired is None:
             return
         # More requests to cancel than before are not from this deadline.
         is_own = self._task.uncancel() <= self._cancelling
@@ -72,7 +72,7 @@ class Deadline:
             if scope.pauses:
                 break
             if scope.timeout_s is not None and scope.elapsed_s() >= scope.timeout_s:
-                self.is_expired = True
+                self.expired = scope
                 self._task.cancel()
                 return
         self._start_waiting()

@@ -74,6 +74,10 @@ class Segment:
         # Bytes known to be on the disk itself; -1: neither they nor the file's name.
         self._durable = -1
         self._failure: OSError | None = None
+        # Frames may be in the file that are not noted yet. Where an exception such as
+        # KeyboardInterrupt ends the bookkeeping, it stays, and nothing more is written: a frame
+        # could come twice.
+        self._is_noting = False
         self._writing = threading.RLock()
         self._syncing = threading.Lock()
         # The journals that are flushed at the end of this turn of the event loop.
@@ -85,6 +89,7 @@ class Segment:
             owner = owner_text(current_owner())
             first = f"# Segment {number}\n\n<!-- owner {owner} -->\n".encode()
             self._write([("segment", number, first)])
+            self._is_noting = False
         except BaseException:
             with contextlib.suppress(OSError):
                 disk.unlink(name, dir_fd=folder_fd)
@@ -121,11 +126,21 @@ class Segment:
             self._later_bytes += size
             return True
 
+    def flush_left(self, journal: SegmentJournal) -> None:
+        """Flushes all journals, if `journal` still waits: an interrupt has ended the flush at the
+        end of its turn before it began.
+        """
+        with self._writing:
+            is_left = journal in self._later and self._loop is asyncio.get_running_loop()
+        if is_left:
+            self._flush_all()
+
     def _flush_all(self) -> None:
         with self._writing:
+            # First: whatever happens below, the next journal has the others flushed again.
+            self._loop = None
             journals = [journal for journal in self._later if journal.is_pending]
             self._later = {}
-            self._loop = None
         if journals:
             self.flush(journals)
 
@@ -133,14 +148,17 @@ class Segment:
         """Writes a frame for each of the journals, all in one write. Where it fails, the file ends
         where it ended before, and the journals have failed.
         """
-        try:
-            self.append([journal.next_frame() for journal in journals])
-        except OSError as error:
-            for journal in journals:
-                journal.fail_flush(error)
-        else:
-            for journal in journals:
-                journal.end_flush()
+        frames = [journal.next_frame() for journal in journals]
+        with self._writing:
+            try:
+                self._append(frames)
+            except OSError as error:
+                for journal in journals:
+                    journal.fail_flush(error)
+            else:
+                for journal in journals:
+                    journal.end_flush()
+                self._is_noting = False
 
     def release(self, task_id: int) -> None:
         """Writes that a task that has not ended does not continue here."""
@@ -151,12 +169,17 @@ class Segment:
     def append(self, frames: Sequence[TaskFrame]) -> None:
         """Writes the next bytes of each of these tasks. Raises: OSError."""
         with self._writing:
-            offsets = self._write(frames)
-            for (status, task_id, data), offset in zip(frames, offsets, strict=True):
-                task = self._tasks[task_id]
-                task.status = status
-                if data:
-                    task.places += (offset, len(data))
+            self._append(frames)
+            self._is_noting = False
+
+    def _append(self, frames: Sequence[TaskFrame]) -> None:
+        """As `append`; the caller notes that the frames were written."""
+        offsets = self._write(frames)
+        for (status, task_id, data), offset in zip(frames, offsets, strict=True):
+            task = self._tasks[task_id]
+            task.status = status
+            if data:
+                task.places += (offset, len(data))
 
     def end(self, task_id: int) -> None:
         """Nothing more of the task is written. The last one of a closing segment closes it."""
@@ -206,7 +229,7 @@ class Segment:
                 self._write([("index", len(self._tasks), body)])
                 if self._durable >= 0:
                     self.sync()
-            else:
+            elif not self._is_noting:
                 disk.unlink(self.path.name, dir_fd=self._folder_fd)
         with self._syncing:
             self._release()
@@ -224,9 +247,13 @@ class Segment:
             raise self._failure
 
     def _write(self, frames: Sequence[tuple[str, int, bytes]]) -> list[int]:
-        """Writes frames of a kind, a number and data. Returns: the offset of the data of each."""
+        """Writes frames of a kind, a number and data. Returns: the offset of the data of each. The
+        caller notes them, and then that it has.
+        """
         if self._failure is not None:
             raise self._failure
+        if self._is_noting:
+            raise OSError(errno.EINTR, "an earlier write was interrupted before it was noted")
         if self._fd < 0:
             raise OSError(errno.EBADF, "the segment is closed")
         status = os.fstat(self._fd)
@@ -246,6 +273,7 @@ class Segment:
             end += len(data)
         content = b"".join(pieces)
         done = 0
+        self._is_noting = True
         try:
             while done < len(content):
                 rest = content[done:] if done else content
@@ -257,6 +285,7 @@ class Segment:
             # Also after an interrupt: the frame of another task may follow.
             with contextlib.suppress(OSError):
                 disk.ftruncate(self._fd, self._size)
+                self._is_noting = False
             raise
         self._size = end
         self._chain = chain
@@ -350,6 +379,8 @@ class SegmentJournal(Journal):
                 with contextlib.suppress(RecordError):
                     self.flush()
                 raise
+            if self.is_pending:
+                self._segment.flush_left(self)
         self.flush()
 
     def flush(self) -> None:

@@ -8,7 +8,11 @@ import signal
 import threading
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+
+from evaluator import TaskStore
+from evaluator.batch import open_batch
 
 QUIZ = (
     '<library><task name="quiz" type="atomic"><description>Answer a quiz question</description>'
@@ -22,6 +26,8 @@ QUIZ = (
 )
 PROFILE = """<handler name="wire"><backend>openai_compatible</backend><model>m</model>
 <base_url>http://127.0.0.1:{port}/v1</base_url></handler>"""
+PROMPT_TOKENS = 5
+"""What each answer says that it took."""
 
 
 class KillingServer(ThreadingHTTPServer):
@@ -29,7 +35,7 @@ class KillingServer(ThreadingHTTPServer):
     `answered` those whose answer was sent whole; `seen` are all conversations, as JSON.
 
     Before it answers the request that brings `asked` to `kill_at`, it kills `victim` (SIGKILL); with `after` once
-    it has answered it.
+    it has answered it. Prompts that end with one of `refused` get the status 429.
     """
 
     daemon_threads = True
@@ -40,6 +46,7 @@ class KillingServer(ThreadingHTTPServer):
         self.asked: Counter[str] = Counter()
         self.answered: Counter[str] = Counter()
         self.seen: list[str] = []
+        self.refused: tuple[str, ...] = ()
         self.kill_at: int | None = None
         self.after = False
         self.victim: int | None = None
@@ -93,10 +100,14 @@ class _Request(BaseHTTPRequestHandler):
             "choices": [
                 {"index": 0, "finish_reason": "tool_calls" if tools else "stop", "message": message}
             ],
-            "usage": {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6},
+            "usage": {
+                "prompt_tokens": PROMPT_TOKENS,
+                "completion_tokens": 1,
+                "total_tokens": PROMPT_TOKENS + 1,
+            },
         }
         data = json.dumps(answer).encode()
-        self.send_response(200)
+        self.send_response(429 if prompt.endswith(server.refused) else 200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
@@ -109,3 +120,27 @@ class _Request(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing on standard error."""
+
+
+def begun_calls(folder: Path) -> int:
+    """The calls that the records of a batch have, without refused ones. At a kill some of them may
+    not have been sent: what tasks of one turn of the event loop begin is recorded together, before
+    the first is sent.
+    """
+    store = TaskStore(folder / "tasks")
+    # A task that was resumed has a file and is in a segment: it has two places, and one record.
+    steps = [step for number in set(store.ids()) for step in store.read(number).steps]
+    return sum(step.start.kind == "model" and step.status != "failed" for step in steps)
+
+
+def counted_calls(folder: Path) -> int:
+    """The calls that the summary of a batch counts, by their tokens, with those in flight at a
+    kill.
+    """
+    summary = open_batch(folder).summarise()
+    counted = 0
+    for spending in (summary.spending, summary.replaced_spending):
+        if spending is not None:
+            tokens = spending.input_tokens.known + spending.scoring_input_tokens.known
+            counted += round(tokens / PROMPT_TOKENS) + spending.interrupted_calls
+    return counted

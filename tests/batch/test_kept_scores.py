@@ -48,3 +48,25 @@ def test_a_score_that_is_kept_is_charged_once(way: str, price: float | None) -> 
     if price is not None:
         assert sum(each.scoring_cost_usd.known for each in spendings) == price + 3 * 0.125
         assert all(each.scoring_cost_usd.total is not None for each in spendings)
+
+
+@pytest.mark.parametrize("way", ["add", "block", "leave_out"])
+def test_a_run_that_was_resumed_counts_once_with_what_it_has_used_since(way: str) -> None:
+    def line(task_id: int, tokens: int, interrupted_calls: int) -> dict[str, Any]:
+        usage = Usage(input_tokens=tokens)
+        made = result("x", scores={}, usage=usage, task_id=task_id)
+        return {**made.to_dict(), "interrupted_calls": interrupted_calls}
+
+    lines = [line(1, 5, 0), line(1, 15, 1), line(2, 100, 2), line(2, 300, 2)]
+    columns = Columns(None, None)
+    if way == "block":
+        columns.put_block(ResultBlock.of([ResultRows(None, None).row_of(each) for each in lines]))
+    else:
+        for each in lines:
+            getattr(columns, way)(each)
+    columns.close()
+    spendings = [columns.replaced_spending()]
+    if way != "leave_out":
+        spendings.append(columns.spending(range(1)))
+    assert sum(each.input_tokens.known for each in spendings if each is not None) == 315
+    assert sum(each.interrupted_calls for each in spendings if each is not None) == 3

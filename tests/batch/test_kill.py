@@ -11,11 +11,11 @@ import pytest
 
 from evaluator import TaskStore
 from evaluator.batch import control_batch, open_batch
-from evaluator.batch.folder import BatchFolder
-from tests.batch.killing import PROFILE, QUIZ, KillingServer
+from tests.batch.killing import PROFILE, QUIZ, KillingServer, begun_calls, counted_calls
 from tests.cli.conftest import PROGRAM
 
 ROWS, CONCURRENCY = 40, 4
+NO_REPEATS = '<retries max="0"/></handler>'
 
 
 @pytest.fixture
@@ -108,7 +108,9 @@ def test_what_runs_of_changed_rows_have_used_is_spending_of_earlier_runs(
     posts = server.posts
     results = open_batch(tmp_path / "killed").results()
     answered_rows = {result.sample_id: result.usage.turns for result in results}
-    abandoned_calls = posts - sum(answered_rows.values())
+    begun = begun_calls(tmp_path / "killed")
+    assert posts <= begun < posts + CONCURRENCY
+    abandoned_calls = begun - sum(answered_rows.values())
     rows = list(map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines()))
     for row in rows:
         if row["id"] not in answered_rows:
@@ -123,8 +125,7 @@ def test_what_runs_of_changed_rows_have_used_is_spending_of_earlier_runs(
         turns = sum(each["usage"]["turns"] for each in abandoned)
         earlier = summary.replaced_spending
         assert earlier is not None and 0 < earlier.interrupted_calls <= CONCURRENCY
-        unsent = turns + earlier.interrupted_calls - abandoned_calls
-        assert 0 <= unsent < CONCURRENCY
+        assert turns + earlier.interrupted_calls == abandoned_calls
         assert earlier.cost_usd.of == len(abandoned)
         text = " ".join(summary.to_text().split()).partition("earlier runs, in addition: ")[2]
         # An answered call has no known cost; a run whose only call was in flight has used nothing.
@@ -139,7 +140,9 @@ def test_what_runs_of_changed_rows_have_used_is_spending_of_earlier_runs(
     run(tmp_path, server, "twice", "killed", 12, False, "--changed", "run", codes=(-9,))
     run(tmp_path, server, "twice", "killed", None, False, "--changed", "run", codes=(0,))
     assert open_batch(tmp_path / "killed").summarise().complete
-    assert server.posts <= counted_calls(tmp_path / "killed") < server.posts + 2 * CONCURRENCY
+    begun = begun_calls(tmp_path / "killed")
+    assert server.posts <= begun < server.posts + 2 * CONCURRENCY
+    assert counted_calls(tmp_path / "killed") == begun
 
 
 @pytest.mark.timeout(300)
@@ -163,23 +166,16 @@ def test_what_runs_of_samples_that_are_left_out_have_used_is_spending_of_earlier
     run(tmp_path, server, "twice", "killed", None, False, *options, codes=(0, 5))
     summary = open_batch(folder).summarise()
     assert summary.complete and server.posts == posts + (2 if options[:1] == ["--offset"] else 0)
-    unsent = counted_calls(folder) - server.posts
-    assert 0 <= unsent < CONCURRENCY
+    begun = begun_calls(folder)
+    assert server.posts <= begun < server.posts + CONCURRENCY
+    assert counted_calls(folder) == begun
     earlier = summary.replaced_spending
     assert earlier is not None and earlier.interrupted_calls > 0
+    unsent = begun - server.posts
     # Further sessions count the same, also one that does the samples after all.
     for further in ([], ["--retry-errors"]):
         run(tmp_path, server, "twice", "killed", None, False, *further, codes=(0, 5))
-        assert counted_calls(folder) == server.posts + unsent
-
-
-def counted_calls(folder: Path) -> int:
-    """The calls that the totals of a batch count, with those in flight at a kill: what tasks of one
-    turn of the event loop begin is recorded together, so some of them may not have been sent.
-    """
-    lines = [line.to_dict() for line in BatchFolder.reader(folder).lines()]
-    used = [*lines, *open_batch(folder).manifest["abandoned"]]
-    return sum(each["usage"].get("turns", 0) + each["interrupted_calls"] for each in used)
+        assert counted_calls(folder) == begun_calls(folder) == server.posts + unsent
 
 
 @pytest.mark.timeout(1200)
@@ -218,7 +214,9 @@ def test_killed_again_and_again_it_ends_as_if_nothing_had_happened(
     resumed = open_batch(tmp_path / "killed").summarise()
     interrupted = resumed.spending.interrupted_calls
     assert whole.spending.interrupted_calls == 0 and "in flight" not in whole.to_text()
-    assert repeated <= interrupted <= killed * CONCURRENCY
+    begun = begun_calls(tmp_path / "killed")
+    assert interrupted == begun - ROWS * calls_a_row <= killed * CONCURRENCY
+    assert server.posts <= begun and counted_calls(tmp_path / "killed") == begun
     assert f"({interrupted} calls were in flight when a process ended" in resumed.to_text()
     assert "tokens: at least" in resumed.to_text()
     assert repeated <= killed * CONCURRENCY, f"{repeated} calls were repeated after {killed} kills"
@@ -240,6 +238,62 @@ def test_calls_of_judges_that_a_kill_interrupts_are_counted(
     (result,) = open_batch(tmp_path / "killed").results()
     assert server.posts == 3 and result.interrupted_calls == 1
     assert (result.usage.turns, result.scoring_usage.turns) == (1, 1)
+
+
+@pytest.mark.timeout(300)
+def test_calls_of_a_killed_retry_that_is_not_repeated_are_counted(
+    server: KillingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The retry resumes the task of the error, whose result was written before it."""
+    monkeypatch.setenv("EVALUATOR_TRUST", str(tmp_path))
+    write(tmp_path, server.server_port)
+    profile = tmp_path / "handlers" / "wire.xml"
+    profile.write_text(profile.read_text().replace("</handler>", NO_REPEATS))
+    folder = tmp_path / "killed"
+    server.refused = ("again: xxx",)
+    few = ("--limit", "4")
+    run(tmp_path, server, "twice", "killed", None, False, *few, codes=(0,))
+    assert counted_calls(folder) == begun_calls(folder) == 7
+    retry = (*few, "--retry-errors")
+    run(tmp_path, server, "twice", "killed", 1, False, *retry, codes=(-9,))
+    library = ("--library", "quiz.xml")
+    score = [PROGRAM, "score", "killed", "--scorer", "includes", *library, "--progress", "none"]
+    for scores in (False, False, True):
+        if scores:
+            session(tmp_path, server, score, None, codes=(0,))
+        else:
+            run(tmp_path, server, "twice", "killed", None, False, *few, codes=(0,))
+        earlier = open_batch(folder).summarise().replaced_spending
+        assert earlier is not None and earlier.interrupted_calls == 1
+        assert counted_calls(folder) == begun_calls(folder) == 8
+    server.refused = ()
+    again = [PROGRAM, "batch", "--resume", "killed", "--retry-errors", "--progress", "none"]
+    session(tmp_path, server, again, None, codes=(0,))
+    assert counted_calls(folder) == begun_calls(folder) == 9
+    assert open_batch(folder).summarise().spending.interrupted_calls == 1
+
+
+@pytest.mark.timeout(300)
+def test_the_judge_of_a_killed_retry_is_counted_and_resumed(
+    server: KillingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVALUATOR_TRUST", str(tmp_path))
+    write(tmp_path, server.server_port)
+    folder = tmp_path / "killed"
+    judged = ("--scorer", "reference", "--limit", "1")
+    # The server's text is no verdict: the only sample is an error.
+    run(tmp_path, server, "quiz", "killed", None, False, *judged, codes=(5,))
+    retry = (*judged, "--retry-errors")
+    run(tmp_path, server, "quiz", "killed", 1, False, *retry, codes=(-9,))
+    assert server.posts == 3
+    run(tmp_path, server, "quiz", "killed", None, False, *judged, codes=(5,))
+    earlier = open_batch(folder).summarise().replaced_spending
+    assert earlier is not None and earlier.interrupted_calls == 1
+    assert counted_calls(folder) == begun_calls(folder) == 3
+    run(tmp_path, server, "quiz", "killed", None, False, *retry, codes=(5,))
+    assert counted_calls(folder) == begun_calls(folder) == server.posts == 4
+    (result,) = open_batch(folder).results()
+    assert result.interrupted_calls == 1 and len(set(result.judge_tasks)) == 2
 
 
 @pytest.mark.timeout(300)
@@ -275,4 +329,6 @@ def test_the_process_that_writes_the_results_of_others_is_killed(
 
     expected = {f"r{n}": ("passed", str(n)) for n in range(1, ROWS + 1)}
     assert contents(tmp_path / "killed") == expected
-    assert ROWS <= server.posts <= ROWS + 2 * CONCURRENCY
+    begun = begun_calls(tmp_path / "killed")
+    assert ROWS <= server.posts <= begun <= ROWS + 2 * CONCURRENCY
+    assert counted_calls(tmp_path / "killed") == begun

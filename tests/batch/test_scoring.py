@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evaluator import BatchResult, Usage, UsageError
+from evaluator import BatchResult, TaskStore, Usage, UsageError
 from evaluator.batch import Stop, control_batch, open_batch, score_batch_sync
 from evaluator.batch.display import NoDisplay
 from evaluator.batch.folder import BatchFolder
+from evaluator.batch.pending import find_unrecorded
 from evaluator.batch.progress import Snapshot
 from evaluator.batch.scoring import history_table
 from evaluator.batch.thresholds import check_thresholds, parse_threshold
+from evaluator.record.steps import Summary
 from tests.batch.conftest import QUIZ, ROWS, Calls, Run, Scripted
 from tests.batch.labelled import judged_batch
 from tests.conftest import MakeEvaluator
@@ -156,6 +159,62 @@ def test_judges_of_changed_scorers_whose_scores_a_kill_lost_are_spending_of_earl
             assert summary.replaced_spending.scoring_input_tokens.total == used > 0
     (run_of_judge,) = open_batch(first.folder).manifest["abandoned"]
     assert run_of_judge["label"].startswith(lost["identity"] + "/")
+
+
+def test_judges_count_once_where_earlier_scorers_judge_again_after_a_kill(
+    run: Run, score: Any, calls: Calls
+) -> None:
+    run(ROWS[:3])
+    calls.otherwise = lambda prompt: '{"score": 1}'
+    calls.clear()
+    spending = score(GRADED).summary.spending
+    for_each = spending.scoring_input_tokens.known / len(calls)
+    assert len(calls) == 3 and for_each > 0
+    for scorer in ({**GRADED, "pass_at": 0.9}, GRADED):
+        again = score(scorer, replace=True)
+        # As a session that was killed after it wrote the last score.
+        with BatchFolder.open(again.folder) as folder:
+            manifest = folder.manifest()
+            manifest["state"] = manifest["sessions"][-1]["state"] = "running"
+            folder.write_manifest(manifest)
+        for summary in (again.summary, open_batch(again.folder).summarise()):
+            earlier = summary.replaced_spending
+            assert earlier is not None
+            both = (summary.spending, earlier)
+            counted = sum(each.scoring_input_tokens.known for each in both)
+            assert counted == for_each * len(calls), scorer
+
+
+def test_a_judge_that_an_earlier_session_found_without_a_result_stays_known(
+    run: Run, score: Any, calls: Calls
+) -> None:
+    """Its label is that of the result, which keeps a score of another task instead."""
+    run(ROWS[:1])
+    calls.otherwise = lambda prompt: '{"score": 1}'
+    folder = score(GRADED).folder
+    (result,) = open_batch(folder).results()
+    (judge,) = result.judge_tasks
+    store = TaskStore(folder / "tasks", is_packed=True)
+    (labels,) = (labels for task, _, labels in store.labelled() if task == judge)
+    journal = store.create("judge", extra={"labels": labels})
+    journal.close(Summary("completed", 0, 0, 0.5, {"turns": 1}, {"status": "COMPLETE"}))
+    store.close()
+    run_of_judge = (labels["sample"], journal.id) if labels is not None else ("", 0)
+    batch = BatchFolder.reader(folder)
+    for before in ([], [run_of_judge], [(run_of_judge[0], judge)]):
+        found = find_unrecorded(TaskStore(store.root), batch.index(), batch, before)
+        assert found.runs == [run for run in before if run == run_of_judge]
+
+
+def test_an_answer_whose_task_file_is_gone_is_still_that_of_its_task(run: Run, score: Any) -> None:
+    first = run(ROWS[:2])
+    tasks = [result.task_id for result in first.results()]
+    shutil.rmtree(first.folder / "tasks")
+    scored = score("includes")
+    assert scored.ended.ran == 2 and [each.task_id for each in scored.results()] == tasks
+    for summary in (scored.summary, open_batch(scored.folder).summarise()):
+        assert summary.spending == first.summary.spending
+        assert summary.replaced_spending is None
 
 
 def test_a_judge_of_a_skipped_sample_is_spending_of_earlier_runs(

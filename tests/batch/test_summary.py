@@ -332,7 +332,10 @@ def test_the_total_is_unknown_unless_it_is_given() -> None:
 def test_a_batch_that_is_unfinished_is_not_complete_whatever_its_counts() -> None:
     summary = summarise(results_of("pp"), total=2, unfinished="rows.jsonl:41: not JSON")
     assert summary.counts.pending == 0 and not summary.complete
-    assert summary.notes == ("not finished: rows.jsonl:41: not JSON",)
+    assert summary.notes == (
+        "not finished: rows.jsonl:41: not JSON",
+        "what runs without a result have used is not counted yet",
+    )
     data = summary.to_dict()
     assert (data["complete"], data["unfinished"]) == (False, "rows.jsonl:41: not JSON")
     assert "not finished: rows.jsonl:41" in summary.to_text()

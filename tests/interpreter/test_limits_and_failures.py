@@ -556,6 +556,21 @@ def test_a_call_that_was_answered_counts_also_if_the_task_is_cancelled_while_it_
     assert (read.summary.status, read.summary.usage["turns"]) == ("aborted", 1)
 
 
+def test_a_subtask_that_its_parents_time_ends_names_the_limit_of_the_parent(
+    make_evaluator, tmp_path
+):
+    tasks = (
+        '<task name="outer" type="sequential"><description>d</description><handler timeout="0.2"/>'
+        '<steps><task name="inner" type="atomic"><description>d</description>'
+        '<handler timeout="60"/><instructions>go</instructions></task></steps></task>'
+    )
+    evaluator = make_evaluator(tasks, backend=SimulatedBackend(hang=1.0))
+    error = asyncio.run(evaluator.evaluate("outer"))
+    assert isinstance(error, TaskError) and error.resource is not None
+    assert (error.resource.name, error.resource.limit) == ("time", 0.2)
+    assert "has used its 0.2 s" in error.message and "60 s" not in str(error.to_dict())
+
+
 def test_a_timeout_of_the_provider_is_an_aborted_attempt_with_its_reason(make_evaluator, tmp_path):
     outcome, _ = flaky(make_evaluator, billed(), refused())
     assert outcome.unwrap().content == "done"

@@ -84,6 +84,19 @@ def test_a_deadline_is_postponed_by_pauses_only_as_long_as_they_last() -> None:
     assert run(main()) == pytest.approx(110)
 
 
+def test_a_deadline_names_the_budget_whose_time_was_up() -> None:
+    async def ended(parent_s: float, own_s: float) -> str:
+        parent = Budget("the parent", timeout_s=parent_s)
+        limit = Budget("a task", timeout_s=own_s, parent=parent).own_deadline()
+        with pytest.raises(TimeoutError), limit:
+            await asyncio.sleep(1000)
+        assert limit.expired is not None
+        return limit.expired.time_is_up().message
+
+    assert run(ended(10, 60)).startswith("the parent has used its 10 s")
+    assert run(ended(60, 10)).startswith("a task has used its 10 s")
+
+
 def test_a_pause_above_may_end_while_a_task_whose_time_is_up_still_cleans_up() -> None:
     async def main() -> list[str]:
         root = Budget("the run")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 
 from evaluator import RecordError, TaskStore, disk
 from evaluator.errors import RecordIncomplete, RecordNotWritten
+from evaluator.record import segment_writer
 from evaluator.record.journal import Journal
 from evaluator.record.recorded_steps import RecordedSteps, ReplayedSteps, ResumedSteps, Unfinished
 from evaluator.record.segment_writer import MAX_SHARED_BYTES
@@ -246,3 +249,91 @@ def test_ends_of_steps_are_written_at_the_end_of_the_turn_and_at_once_for_anothe
     store.close()
     assert frames() == 5
     assert {TaskStore(tmp_path).read(journal.id).status for journal in journals} == {"completed"}
+
+
+@pytest.mark.timeout(300)
+def test_an_interrupt_at_any_instruction_of_a_shared_write_writes_no_frame_twice(
+    tmp_path: Path,
+) -> None:
+    """Afterwards every step that a flush has confirmed is in the record, once, or the segment
+    refuses what is added.
+    """
+    outcomes: set[str] = set()
+    place = 0
+    while (outcome := _interrupted(tmp_path / str(place), place)) != "not interrupted":
+        outcomes.add(outcome)
+        place += 1
+    assert place > 100 and outcomes == {"continued", "refused"}
+
+
+def _interrupted(root: Path, place: int) -> str:
+    """Two tasks of one event loop end a step and begin another one, and are interrupted before
+    this instruction of their shared write; then each does a third step.
+    """
+    store = TaskStore(root, is_packed=True)
+    left = place
+    confirmed: dict[int, set[str]] = {}
+    refused = False
+    loop = asyncio.new_event_loop()
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename != segment_writer.__file__:
+            return None
+        if frame.f_code.co_name not in ("_flush_all", "flush", "_append", "_write", "end_flush"):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left < 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    async def step(log: StepLog, number: int) -> None:
+        nonlocal refused
+        path = f"turn[{number}]"
+        try:
+            await log.begin(path, "model", "m", {"content": path}, "f")
+            confirmed.setdefault(log.journal.id, set()).add(path)
+            await log.succeed(log.journal.steps, {"content": path}, 0.1)
+        except RecordError:
+            refused = True
+
+    async def steps(number: int) -> None:
+        await asyncio.gather(*(step(log, number) for log in logs))
+
+    logs = [StepLog(store.create("do it")) for _ in range(2)]
+    loop.run_until_complete(steps(1))
+    interrupted = False
+    sys.settrace(trace)
+    try:
+        loop.run_until_complete(steps(2))
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        sys.settrace(None)
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+    while asyncio.all_tasks(loop):
+        # The interrupt is raised again by the task that it ended.
+        with contextlib.suppress(KeyboardInterrupt):
+            loop.run_until_complete(asyncio.sleep(0))
+    loop.run_until_complete(steps(3))
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    if not refused:
+        ends = [TaskStore(root).read(log.journal.id).steps[-1].end for log in logs]
+        assert None not in ends, place
+    for log in logs:
+        log.journal.abandon()
+    store.close()
+    reader = TaskStore(root)
+    assert reader.damage() == []
+    for log in logs:
+        paths = [step.start.path for step in reader.read(log.journal.id).steps]
+        assert len(paths) == len(set(paths)), (place, paths)
+        assert confirmed[log.journal.id] <= set(paths), (place, confirmed, paths)
+    if not interrupted:
+        return "not interrupted"
+    return "refused" if refused else "continued"

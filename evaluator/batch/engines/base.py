@@ -13,14 +13,12 @@ import asyncio
 import pickle
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any, Protocol, runtime_checkable
 
 from evaluator import clock
-from evaluator.batch.abandoned import recorded_use
-from evaluator.batch.engines.packing import Job, ResultLines
+from evaluator.batch.engines.packing import ResultLines
 from evaluator.batch.progress import SilentProcess
 from evaluator.batch.records import Failure, SampleResult, Verdict
 from evaluator.batch.work import Worker
@@ -38,7 +36,6 @@ from evaluator.limits.call_limiter import (
 from evaluator.limits.rate_limiter import PlacePermit, RateLimiter
 from evaluator.processes.concurrency import TASKS_A_TURN, cancel_all, run_together
 from evaluator.record.journal import now
-from evaluator.record.store import TaskStore
 
 NextWork = Callable[[int], Awaitable[Sequence[WorkItem]]]
 Done = WorkResult | ResultLines
@@ -249,34 +246,9 @@ class LocalEngine:
         await perform_here(self._run, worker.perform, next_work, on_done)
 
 
-def crash_result(job: Job, store: TaskStore) -> SampleResult:
-    """The error of a sample whose process ended while it evaluated only that sample, with the usage
-    that its task and those of its judges record.
-    """
-    message = (
-        "the process that evaluated only this sample ended unexpectedly: it crashed, or ran "
-        "out of memory"
-    )
-    failure = Failure("TASK_FAILURE", "unexpected_error", message=message)
-    number = job.unrecorded.get(job.work.identity.value)
-    used = recorded_use(store, job.unrecorded.values())
-    return replace(
-        unanswered_result(job.work, failure, number),
-        usage=used.usage,
-        cached_calls=used.cached_calls,
-        interrupted_calls=used.interrupted_calls,
-    )
-
-
-def unanswered_result(work: WorkItem, failure: Failure, number: int | None = None) -> SampleResult:
-    """The error of a sample that no Worker has answered; `number` is its unfinished task's."""
-    if number is None:
-        task_file = None
-    else:
-        task_file = f"tasks/active/TASK-{number}.md"
-    return work.result(
-        Verdict.ERROR, failure=failure, started=now(), task_id=number, task_file=task_file
-    )
+def unanswered_result(work: WorkItem, failure: Failure) -> SampleResult:
+    """The error of a sample that no Worker has answered."""
+    return work.result(Verdict.ERROR, failure=failure, started=now(), task_id=None, task_file=None)
 
 
 class HostLost(Exception):

@@ -31,13 +31,13 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from evaluator.batch.engines.base import RemoteLimiter
-from evaluator.batch.engines.packing import ResultPacker, unpack_jobs
+from evaluator.batch.engines.packing import Job, ResultPacker, unpack_jobs
 from evaluator.batch.engines.taskfiles import OwnFolder, Probe
 from evaluator.batch.records import Limited
 from evaluator.batch.scorers.contract import exception_text
 from evaluator.batch.summary.rows import ResultRows
 from evaluator.batch.work import Worker
-from evaluator.batch.work_items import WorkItem, WorkResult
+from evaluator.batch.work_items import WorkResult
 from evaluator.errors import ConfigurationError, EvaluatorError, UsageError
 from evaluator.files.pinned_code import PinnedCode
 from evaluator.files.project_code import Guard, guard_process, guarded_import, process_guards
@@ -332,8 +332,7 @@ class Host:
         for kind, *rest in pickle.loads(messages):
             if kind == "work":
                 for job in unpack_jobs(rest[0]):
-                    performing = self._perform(job.number, job.work, job.unrecorded)
-                    self._tasks[job.number] = asyncio.ensure_future(performing)
+                    self._tasks[job.number] = asyncio.ensure_future(self._perform(job))
             elif kind in ("acquired", "rejected"):
                 self._limiter.answer(*rest)
             elif kind == "recall":
@@ -372,20 +371,21 @@ class Host:
         if self._folder is not None:
             self._folder.remove()
 
-    async def _perform(self, number: int, work: WorkItem, unrecorded: Mapping[str, int]) -> None:
-        self._unrecorded.update(unrecorded)
+    async def _perform(self, job: Job) -> None:
+        number = job.number
+        self._unrecorded.update(job.unrecorded)
         try:
             if self._worker is None:
                 raise RuntimeError("work arrived before the process was opened")
-            done = await self._worker.perform(work)
-            self._end(number, self._worker, done=done)
+            done = await self._worker.perform(job.work)
+            self._end(number, self._worker, done=job.with_unseen(done))
         except BaseException as error:
             if self._is_closing:
                 raise
             # The caller learns of it, whatever ended the sample.
             self._send(("raised", number, portable_error(error)))
         finally:
-            for label in unrecorded:
+            for label in job.unrecorded:
                 self._unrecorded.pop(label, None)
             self._tasks.pop(number, None)
 

@@ -6,14 +6,15 @@ writes the lines and adds up the counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from evaluator.batch.identity import Identity, encode_results, parse_line
 from evaluator.batch.progress import Totals
 from evaluator.batch.records import Sample, SampleResult, Verdict
 from evaluator.batch.summary.rows import ResultBlock, ResultRow, ResultRows
-from evaluator.batch.work_items import WorkItem, used_now
+from evaluator.batch.work_items import WorkItem, WorkResult, used_now
 from evaluator.lazy_dataclass import dataclass
 from evaluator.record.steps import Scrub
 
@@ -21,13 +22,25 @@ from evaluator.record.steps import Scrub
 @dataclass(slots=True, eq=False)
 class Job:
     """A sample that a process evaluates. `unrecorded`: task files of the sample, by label. `lost`:
-    how many processes were lost with it.
+    how many processes were lost with it, and `unseen` how many of them with its task files: each
+    of these may have made calls.
     """
 
     number: int
     work: WorkItem
     unrecorded: dict[str, int]
     lost: int = 0
+    unseen: int = 0
+
+    def with_unseen(self, done: WorkResult) -> WorkResult:
+        """The end of its work, with a call in flight for each process that was lost with its task
+        files.
+        """
+        result = done.result
+        if not self.unseen or result is None:
+            return done
+        calls = result.interrupted_calls + self.unseen
+        return replace(done, result=replace(result, interrupted_calls=calls))
 
 
 PackedJobs = tuple[tuple[Any, ...], list[int], list[Any], list[Any]]
@@ -57,35 +70,39 @@ def pack_jobs(jobs: Iterable[Job]) -> list[PackedJobs]:
         numbers.append(job.number)
         if not work.packed:
             samples.append(work.sample.to_values())
-            rests.append(_rest_of(work, job.unrecorded))
+            rests.append((_rest_of(work), job.unrecorded, job.unseen))
         else:
             samples.append(work.packed)
-            rests.append(job.unrecorded or None)
+            if job.unrecorded or job.unseen:
+                rests.append((None, job.unrecorded, job.unseen))
+            else:
+                rests.append(None)
     return packed
 
 
-def _rest_of(work: WorkItem, unrecorded: Mapping[str, int]) -> tuple[Any, ...]:
-    """What a work has besides its sample, and its unrecorded task files."""
+def _rest_of(work: WorkItem) -> tuple[Any, ...]:
+    """What a work has besides its sample."""
     identity = work.identity
     if identity.made_of is None:
         made_by = (identity.key, identity.value, identity.parts)
     else:
         made_by = identity.made_of[-1]
     earlier = (work.resumes, work.retry_of, work.answered, work.keeps)
-    return made_by, work.scored_by, earlier, unrecorded
+    return made_by, work.scored_by, earlier
 
 
 def unpack_jobs(packed: Iterable[PackedJobs]) -> Iterator[Job]:
     """The jobs that `pack_jobs` was given."""
     for (epoch, cell, variant, scoring_part), numbers, samples, rests in packed:
-        for number, sample, rest in zip(numbers, samples, rests, strict=True):
+        for number, sample, more in zip(numbers, samples, rests, strict=True):
             if isinstance(sample, bytes):
+                _, unrecorded, unseen = more or (None, {}, 0)
                 work = WorkItem.of(
                     sample, epoch, cell=cell, variant=variant, scoring_part=scoring_part
                 )
-                yield Job(number, work, rest or {})
+                yield Job(number, work, unrecorded, unseen=unseen)
                 continue
-            made_by, scored_by, earlier, unrecorded = rest
+            (made_by, scored_by, earlier), unrecorded, unseen = more
             unpacked = Sample.from_values(sample)
             if isinstance(made_by, str):
                 identity = Identity.of(cell, unpacked, epoch, made_by)
@@ -105,7 +122,7 @@ def unpack_jobs(packed: Iterable[PackedJobs]) -> Iterator[Job]:
                 keeps=keeps,
                 scoring_part=scoring_part,
             )
-            yield Job(number, work, unrecorded)
+            yield Job(number, work, unrecorded, unseen=unseen)
 
 
 @dataclass(slots=True, eq=False)

@@ -16,9 +16,11 @@ from contextlib import suppress
 from dataclasses import field, replace
 from itertools import count
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 from evaluator import clock
+from evaluator.batch.abandoned import recorded_use
 from evaluator.batch.engines.base import (
     ClusterLost,
     ConcurrentRun,
@@ -27,17 +29,19 @@ from evaluator.batch.engines.base import (
     LimiterProxy,
     Link,
     Remote,
-    crash_result,
+    unanswered_result,
 )
 from evaluator.batch.engines.host import VERSIONS, Opened, Recipe, portable_error
 from evaluator.batch.engines.packing import Job, ResultLines, pack_jobs
 from evaluator.batch.engines.taskfiles import IDS_EACH, Probe, find_unrecorded, store_files
 from evaluator.batch.progress import SilentProcess
+from evaluator.batch.records import Failure, SampleResult
 from evaluator.batch.work import Worker
 from evaluator.batch.work_items import WorkItem, WorkResult
 from evaluator.errors import ConfigurationError, EvaluatorError, RecordError
 from evaluator.errors.messages import LOGGER
 from evaluator.lazy_dataclass import dataclass, frozen
+from evaluator.limits.budget import UNKNOWN_USAGE
 from evaluator.limits.call_limiter import UNUSED
 from evaluator.processes.concurrency import cancel_all
 from evaluator.record.store import TaskStore
@@ -278,7 +282,7 @@ class Pool:
     async def _perform_here(self, job: Job) -> None:
         worker = replace(self._worker, unrecorded={**self._worker.unrecorded, **job.unrecorded})
         try:
-            self._run.hand_in(await worker.perform(job.work))
+            self._run.hand_in(job.with_unseen(await worker.perform(job.work)))
         except Exception as error:
             self._run.fail(error)
 
@@ -459,10 +463,11 @@ class Pool:
                 job.unrecorded |= found[job.work.identity.value]
         for job in reversed(jobs):
             job.lost += 1
+            job.unseen += not member.shares_folder
             # If the node can start another process, it is not the node that was lost: the sample is
             # the cause.
             if job is member.alone and await _succeeds(replacement):
-                self._run.hand_in(WorkResult(job.work, crash_result(job, self._store)))
+                self._run.hand_in(WorkResult(job.work, _crash_result(job, self._store)))
             elif job is member.alone or job.lost >= SUSPECT_AFTER:
                 self._suspects.append(job)
             else:
@@ -478,6 +483,40 @@ class Pool:
         if not self._has_failed:
             self._has_failed = True
             self._run.fail(error)
+
+
+def _crash_result(job: Job, store: TaskStore) -> SampleResult:
+    """The error of a sample whose process ended while it evaluated only that sample, with the usage
+    that its task and those of its judges record. It is unknown, where records were lost with a
+    process.
+    """
+    message = (
+        "the process that evaluated only this sample ended unexpectedly: it crashed, or ran "
+        "out of memory"
+    )
+    number = job.unrecorded.get(job.work.identity.value)
+    task_file = None
+    if number is not None:
+        try:
+            task_file = str(Path("tasks", store.path_of(number).relative_to(store.root)))
+        except RecordError:
+            # A task in a segment has no file of its own.
+            message += f"; what it recorded: evaluator tasks show {number}{store.option}"
+    used = recorded_use(store, job.unrecorded.values())
+    if job.unseen:
+        usage = used.usage + UNKNOWN_USAGE
+    else:
+        usage = used.usage
+    failure = Failure("TASK_FAILURE", "unexpected_error", message=message)
+    return replace(
+        unanswered_result(job.work, failure),
+        task_id=number,
+        task_file=task_file,
+        usage=usage,
+        cached_calls=used.cached_calls,
+        interrupted_calls=used.interrupted_calls + job.unseen,
+        judge_tasks=tuple(task for label, task in job.unrecorded.items() if "/" in label),
+    )
 
 
 async def _succeeds(start: Awaitable[bool] | None) -> bool:

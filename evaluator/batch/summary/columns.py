@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 from evaluator.batch.fields import MOST_FIELDS
 from evaluator.batch.summary.kept_scores import KeptScores, without_kept
+from evaluator.batch.summary.left_out import EarlierUse, LeftOutResults
 from evaluator.batch.summary.parts import Amount, PanelColumns, Spending, has_ratings
 from evaluator.batch.summary.rows import (
     ABSENT,
@@ -33,8 +34,6 @@ from evaluator.batch.summary.rows import (
     ScoreRow,
     ballot_of,
     calls_of,
-    judged_of,
-    run_of,
     used_by,
 )
 from evaluator.errors import UsageError
@@ -254,7 +253,7 @@ class Columns:
         self._run = Column("i", spool)
         # Made for the first result that is replaced or left out.
         self._replaced: dict[str, Column] = {}
-        self._left_out: tuple[Interner, Column, KeptScores] | None = None
+        self._left_out: LeftOutResults | None = None
         self._replaced_cached = 0
         self._replaced_interrupted = 0
         self._kept_scores = KeptScores(spool)
@@ -375,24 +374,11 @@ class Columns:
         """Adds only what a result used, as for earlier runs. Results have to come in the order of
         their lines.
         """
-        run = run_of(result)
         if self._left_out is None:
-            self._left_out = (Interner(), Column("i", self._spool), KeptScores(self._spool))
-        keys, runs, kept_scores = self._left_out
-        place = keys.number(result["key"])
-        is_new = place == len(runs)
-        if is_new:
-            runs.append(run)
-        is_same_run = not is_new and runs[place] == run
-        runs[place] = run
-        judged = {name: judged_of(score) for name, score in result["scores"].items()}
-        kept, _, are_all = kept_scores.replace(place, judged)
-        self._add_replaced(
-            without_kept(used_by(result), kept, are_all=are_all),
-            calls_of(result["cached_calls"]),
-            interrupted_calls=calls_of(result["interrupted_calls"]),
-            is_same_run=is_same_run,
-        )
+            self._left_out = LeftOutResults(self._spool)
+        earlier = self._left_out.put(result)
+        if earlier is not None:
+            self._add_replaced(earlier)
 
     def abandon(self, run: Any) -> None:
         """Adds what a run without a result has used to `replaced_spending`: as scoring, where it is
@@ -409,12 +395,8 @@ class Columns:
             result = {"usage": {}, "scores": {"": {"usage": used}}}
         else:
             result = {"usage": used, "scores": {}}
-        self._add_replaced(
-            used_by(result),
-            0,
-            interrupted_calls=calls_of(calls) if type(calls) is int and calls >= 0 else 1,
-            is_same_run=False,
-        )
+        interrupted = calls_of(calls) if type(calls) is int and calls >= 0 else 1
+        self._add_replaced(EarlierUse(tuple(used_by(result)), 0, interrupted_calls=interrupted))
 
     def close(self) -> None:
         """Numbers the samples. Nothing can be added afterwards."""
@@ -429,7 +411,9 @@ class Columns:
             self.sample.extend(map(samples.number_of_hash, self._sample_hash))
             self.sample_count = len(samples)
         if self._left_out is not None:
-            self.left_out_count = len(self._left_out[0])
+            self.left_out_count = len(self._left_out)
+            for last in self._left_out.rest():
+                self._add_replaced(last)
             self._left_out = None
         if self.parts is not None:
             self.with_group_by = len(self) - countOf(self.parts, NONE)
@@ -515,13 +499,14 @@ class Columns:
         self.replaced_count += 1
         used = [column[row] for column in self.used.values()]
         judged = {name: scores[_JUDGED][0] for name, scores in block.scores.items()}
-        kept, are_all, _ = self._kept_scores.replace(row, judged)
-        self._add_replaced(
-            without_kept(used, kept, are_all=are_all),
+        kept, are_all = self._kept_scores.replace(row, judged)
+        earlier = EarlierUse(
+            tuple(without_kept(used, kept, are_all=are_all)),
             self.cached_calls[row],
             interrupted_calls=self.interrupted_calls[row],
             is_same_run=self._run[row] == block.runs[0],
         )
+        self._add_replaced(earlier)
         for column, values in zip(self._columns, self._values(block), strict=True):
             (column[row],) = values
         for name in block.scores.keys() - self.scorers.keys():
@@ -529,26 +514,21 @@ class Columns:
         for name, scorer in self.scorers.items():
             scorer.replace(row, block.scores.get(name))
 
-    def _add_replaced(
-        self,
-        used: Sequence[float],
-        cached_calls: int,
-        *,
-        interrupted_calls: int,
-        is_same_run: bool,
-    ) -> None:
-        """Adds to `replaced_spending`. The same run again was only scored again: its own calls were
-        paid for once. So were those of the scores that a result keeps: see `without_kept`.
+    def _add_replaced(self, earlier: EarlierUse) -> None:
+        """Adds to `replaced_spending`. The same run again was only scored again, or resumed: the
+        later result counts its own calls. So it does those of the scores that it keeps: see
+        `without_kept`.
         """
         if not self._replaced:
             for name, column in self.used.items():
                 self._replaced[name] = Column(column.typecode, self._spool)
-        for (name, column), value in zip(self._replaced.items(), used, strict=True):
+        is_same_run = earlier.is_same_run
+        for (name, column), value in zip(self._replaced.items(), earlier.used, strict=True):
             if not is_same_run or (name.startswith("scoring_") and value != 0):
                 column.append(value)
         if not is_same_run:
-            self._replaced_cached += cached_calls
-            self._replaced_interrupted += interrupted_calls
+            self._replaced_cached += earlier.cached_calls
+            self._replaced_interrupted += earlier.interrupted_calls
 
     def _error_number(self, kind: str, example: str) -> int:
         """The number of a kind of errors; the last example of each kind is kept."""

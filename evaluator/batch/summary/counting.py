@@ -484,6 +484,7 @@ def _notes(
 ) -> Iterable[str]:
     if unfinished:
         yield f"not finished: {unfinished}"
+        yield "what runs without a result have used is not counted yet"
     if counts.pending:
         yield (
             f"{counts.pending:,} of {amount(counts.total, 'result')} "

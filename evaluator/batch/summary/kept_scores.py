@@ -33,18 +33,16 @@ class KeptScores:
 
     def replace(
         self, row: int, scores: Mapping[str, Judged | None]
-    ) -> tuple[list[Sequence[float]], bool, bool]:
+    ) -> tuple[list[Sequence[float]], bool]:
         """Replaces the scores of a row.
 
-        Returns: what the scores used that it keeps; whether they are all that it had; and whether
-        they are all that it has.
+        Returns: what the scores used that it keeps, and whether they are all that it had.
         """
         for name in scores.keys() - self._numbers.keys():
             if scores[name] is not None:
                 self._numbers[name] = Column("i", self._spool)
         kept: list[Sequence[float]] = []
-        are_all_before = True
-        are_all_now = True
+        are_all = True
         for name, numbers in self._numbers.items():
             numbers.extend([0] * (row + 1 - len(numbers)))
             before = numbers[row]
@@ -53,9 +51,8 @@ class KeptScores:
             if score is not None and score[0] == before:
                 kept.append(score[1])
             else:
-                are_all_before = are_all_before and not before
-                are_all_now = are_all_now and score is None
-        return kept, are_all_before, are_all_now
+                are_all = are_all and not before
+        return kept, are_all
 
 
 def without_kept(

@@ -33,11 +33,9 @@ from evaluator.batch.engines import LocalEngine
 from evaluator.batch.engines.base import ClusterLost, Done
 from evaluator.batch.engines.packing import ResultPacker
 from evaluator.batch.identity import is_sealed, parse_line
-from evaluator.batch.pending import find_unrecorded
-from evaluator.batch.result_index import ResultIndex
 from evaluator.batch.scorers import make_scorers, scorer
+from evaluator.batch.work import sample_label
 from evaluator.limits.rate_limiter import BatchBudget, Pace, RateLimiter
-from evaluator.store.columns import Interner
 
 TEMPLATES = (
     '<library><task name="ask" type="atomic"><description>Ask</description>'
@@ -294,7 +292,8 @@ async def cancelling_cancels_work_in_flight_and_a_later_run_resumes_it(bench: Be
     assert bench.engine.in_flight() == 0 and not bench.done
     assert Counter(task.status for task in bench.store.list()) in ({"aborted": CONCURRENCY}, {})
     bench.server.let_go()
-    bench.unrecorded = find_unrecorded(bench.store, ResultIndex(Interner()))
+    bench.unrecorded = {sample_label(labels): task for task, _, labels in bench.store.labelled()}
+    bench.unrecorded.pop("", None)
     await bench.run(bench.works(9))
     assert bench.verdicts == {Verdict.PASSED: 9} and set(bench.samples.values()) == {1}
     assert len(list(bench.store.list())) == 9
@@ -428,6 +427,10 @@ async def a_sample_that_ends_its_process_each_time_is_an_error(bench: Bench) -> 
     if crashed.task_id is not None:
         # It was answered once, and its scorer ended the process.
         assert (crashed.usage.turns, crashed.interrupted_calls) == (1, 0)
+        # Its task is in a segment, and has no file that a person could open.
+        assert crashed.task_file is None
+        show = f"evaluator tasks show {crashed.task_id} --tasks {bench.folder / 'tasks'}"
+        assert crashed.failure.message.endswith(show)
     # Steps that were complete before each of the three ends are not repeated.
     assert bench.server.asked["question 3"] == 1 and max(bench.server.asked.values()) <= 3
 
@@ -504,7 +507,6 @@ PROCESS_CHECKS: list[Check] = [
 
 
 async def task_files_are_sent_if_the_folder_is_not_shared(bench: Bench) -> None:
-    """For an engine that was made with `gather`."""
     bench.template = "twice"
     await bench.run(bench.works(12))
     assert bench.verdicts == {Verdict.PASSED: 12}
@@ -574,3 +576,27 @@ async def a_batch_that_loses_all_processes_fails_and_can_be_resumed(
     done = set(bench.samples)
     await bench.run([work for work in bench.works(30) if work.sample.id not in done])
     assert bench.verdicts == {Verdict.PASSED: 30} and set(bench.samples.values()) == {1}
+
+
+async def calls_of_processes_that_are_lost_with_their_task_files_are_counted(bench: Bench) -> None:
+    """What a lost process has used cannot be known."""
+    bench.scorers = [ends_the_process_for_s3]
+    await bench.run(bench.works(8))
+    assert bench.verdicts == {Verdict.PASSED: 7, Verdict.ERROR: 1}
+    asked = bench.server.asked
+    assert asked["question 3"] == 3
+    for done in bench.done:
+        result = done.result
+        assert result is not None
+        counted = result.usage.turns + result.interrupted_calls
+        assert counted >= asked[f"question {result.sample_id[1:]}"], result
+        if result.verdict is Verdict.ERROR:
+            assert result.usage.cost_usd is None and result.usage.input_tokens is None
+            assert result.task_id is None and result.task_file is None
+
+
+GATHER_CHECKS: list[Check] = [
+    task_files_are_sent_if_the_folder_is_not_shared,
+    calls_of_processes_that_are_lost_with_their_task_files_are_counted,
+]
+"""For an engine that was made with `gather`."""

@@ -26,13 +26,13 @@ from evaluator.processes.concurrency import TASKS_A_TURN
 from tests.batch.engines.engine_checks import (
     CHECKS,
     CONCURRENCY,
+    GATHER_CHECKS,
     PROCESS_CHECKS,
     Bench,
     Check,
     a_batch_that_loses_all_processes_fails_and_can_be_resumed,
     killed_processes_lose_nothing,
     serving,
-    task_files_are_sent_if_the_folder_is_not_shared,
 )
 from tests.batch.engines.process_engine import KillableEngine
 
@@ -127,12 +127,9 @@ def test_the_engine_of_processes(check: Check, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_processes_that_do_not_share_the_folder(tmp_path: Path) -> None:
-    run(
-        task_files_are_sent_if_the_folder_is_not_shared,
-        lambda: KillableEngine(CONCURRENCY, gather=True),
-        tmp_path,
-    )
+@pytest.mark.parametrize("check", GATHER_CHECKS, ids=lambda check: check.__name__)
+def test_processes_that_do_not_share_the_folder(check: Check, tmp_path: Path) -> None:
+    run(check, lambda: KillableEngine(CONCURRENCY, gather=True), tmp_path)
 
 
 @pytest.mark.timeout(300)
