@@ -258,7 +258,8 @@ class BatchFolder:
 
         Raises: as `append_lines`.
         """
-        self.append_lines(b"".join(line for line, _ in encode_results(results, scrub)))
+        lines, _ = encode_results(results, scrub)
+        self.append_lines(b"".join(lines))
 
     def append_lines(self, lines: bytes) -> None:
         """Writes lines of results as they are. Every reader sees them when this returns.

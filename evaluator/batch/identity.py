@@ -273,9 +273,9 @@ def is_sealed(line: bytes) -> bool:
 
 def encode_results(
     results: Iterable[SampleResult], scrub: Scrub | None
-) -> list[tuple[bytes, dict[str, Any]]]:
-    """The line of each result, without the secrets that `scrub` knows, and the result as JSON, as
-    readers get it.
+) -> tuple[list[bytes], list[dict[str, Any]]]:
+    """The lines of results, without the secrets that `scrub` knows, and the results as JSON, as
+    readers get them.
     """
     lines: list[bytes] = []
     stored: list[dict[str, Any]] = []
@@ -302,7 +302,7 @@ def encode_results(
             if scrub.suspects_any(_new_texts(texts[start:end] + keys, scrub)):
                 lines[place] = compact_json(scrub.redact_value(json.loads(lines[place])))
                 stored[place] = json.loads(lines[place])
-    return list(zip(map(_sealed, lines), stored, strict=True))
+    return list(map(_sealed, lines)), stored
 
 
 def _new_texts(texts: list[Any], scrub: Scrub) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Iterable
+from functools import partial
 from json import encoder
 from typing import Any
 
@@ -39,55 +40,33 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(_ESCAPES, _escape)
 
 
-def compact_json(
-    value: Any, parts: Iterable[Any] | None = None, texts: list[Any] | None = None
-) -> bytes:
-    """`value` as JSON. `parts` are all values in it, where it is known how they are best taken
-    together; None: the value itself. `texts` gets all texts and keys in `parts`, with numbers among
-    them.
-
-    Raises: ValueError, TypeError or RecursionError, if it is not JSON; NaN is not.
-    """
-    return _encoded(
-        value,
-        _PLAIN,
-        standard=_compact,
-        parts=[value] if parts is None else [*parts],
-        texts=[] if texts is None else texts,
-    )
-
-
-def canonical_json(value: Any) -> bytes:
-    """As `compact_json`, with the keys of each object in their order."""
-    return _encoded(
-        value, _PLAIN | orjson.OPT_SORT_KEYS, standard=_canonical, parts=[value], texts=[]
-    )
-
-
 def _encoded(
     value: Any,
+    parts: Iterable[Any] | None = None,
+    texts: list[Any] | None = None,
+    *,
     option: int,
     standard: Callable[[Any, bool], Iterable[str]],
-    parts: list[Any],
-    texts: list[Any],
 ) -> bytes:
+    found: list[Any] = [] if texts is None else texts
     try:
         data = orjson.dumps(value, option=option)
     except TypeError:
-        return _encoded_as_standard(value, standard, texts)
+        return _encoded_as_standard(value, standard, found)
     # Whether both encoders write the same, except for characters. The values inside a value are
     # added to the list while it is read.
-    for part in parts:
+    pending = [value] if parts is None else [*parts]
+    for part in pending:
         kind = type(part)
         if kind is dict:
             if not part:
                 continue
-            texts += part
+            found += part
             inner = part.values()
         elif kind is list or kind is tuple:
             inner = part
         elif kind in _ALIKE:
-            texts.append(part)
+            found.append(part)
             continue
         elif kind is float and (
             _SMALLEST_PLAIN <= part < _LARGEST_PLAIN
@@ -96,11 +75,11 @@ def _encoded(
         ):
             continue
         else:
-            return _encoded_as_standard(value, standard, texts)
+            return _encoded_as_standard(value, standard, found)
         if _ALIKE.issuperset(map(type, inner)):
-            texts += inner
+            found += inner
         else:
-            parts += inner
+            pending += inner
     if not data.isascii():
         data = data.decode().encode("ascii", _ESCAPES)
     # The standard encoder escapes this character too.
@@ -115,3 +94,14 @@ def _encoded_as_standard(
     # After it: a value that contains itself has no end.
     find_texts((value,), frozenset(), texts)
     return text.encode()
+
+
+compact_json = partial(_encoded, option=_PLAIN, standard=_compact)
+"""Encodes a value. `parts` are all values in it, where it is known how they are best taken
+together; None: the value itself. `texts` gets all texts and keys in `parts`, with numbers among
+them.
+
+Raises: ValueError, TypeError or RecursionError, if it is not JSON; NaN is not.
+"""
+canonical_json = partial(_encoded, option=_PLAIN | orjson.OPT_SORT_KEYS, standard=_canonical)
+"""As `compact_json`, with the keys of each object in their order."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 from evaluator.batch.abandoned import ContinuedRuns
 from evaluator.batch.engines.base import Done
@@ -15,6 +16,8 @@ from evaluator.batch.summary import Columns
 from evaluator.batch.work_items import WorkItem, used_now
 from evaluator.errors import UsageError
 from evaluator.record.steps import Scrub
+
+_lines_of: Callable[[ResultLines], bytes] = attrgetter("lines")
 
 
 class ResultWriter:
@@ -56,21 +59,20 @@ class ResultWriter:
 
     def write(self) -> None:
         """Writes what was added since. Raises: RecordError, if it cannot be written."""
-        if not self:
-            return
         parts = self._lines
         works = self._works
         made = self._made
-        results = encode_results(made, self._scrub)
+        if not made and not parts:
+            return
+        lines, results = encode_results(made, self._scrub)
         self._made = []
         self._works = []
         self._lines = []
-        lines = [part.lines for part in parts]
-        lines += [line for line, _ in results]
+        lines += map(_lines_of, parts)
         self._folder.append_lines(b"".join(lines))
         for part in parts:
             self.tally.merge(part.totals)
-        for work, (_, result) in zip(works, results, strict=True):
+        for work, result in zip(works, results, strict=True):
             self.tally.add(used_now(work, result))
         if self.continued:
             self._take_back_continued(works, made)
@@ -82,7 +84,7 @@ class ResultWriter:
         try:
             for part in parts:
                 columns.put_block(part.block)
-            for _, result in results:
+            for result in results:
                 columns.add(result)
         except UsageError:
             self.columns = None

@@ -485,7 +485,8 @@ class Session:
         which the next result raises.
         """
         try:
-            self._write_results()
+            if self._write_error is None:
+                self.results.write()
         except Exception as error:
             self._write_error = error
             self.stop.ask("incomplete", str(error))

@@ -11,8 +11,9 @@ input tasks run first and in parallel. The task's texts are resolved in a scope 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field, replace
+from operator import attrgetter
 from typing import Any
 
 from evaluator.errors import ExpressionError, UsageError
@@ -34,6 +35,7 @@ from evaluator.processes.concurrency import run_together
 
 _SETTINGS = tuple(field.name for field in fields_with(HandlerSpec, "setting"))
 _LIMITS = ("max_turns", "max_cost_usd", "timeout_s")
+_source_of: Callable[[ContextItem], str] = attrgetter("source")
 
 
 # Data that a task hands to its parts.
@@ -240,7 +242,7 @@ class BoundTask:
 
     def notes(self, **more: Any) -> dict[str, Any]:
         """The notes that every result has; `more` is the operator's own."""
-        sources = [item.source for item in self.context.items]
+        sources = list(map(_source_of, self.context.items))
         data_usage = [f"input:{name}" for name in self.values]
         if sources or self.used:
             data_usage += dict.fromkeys((*sources, *self.used))

@@ -35,24 +35,17 @@ class BatchSpending:
     """
 
     def __init__(self, limits: BatchBudget) -> None:
-        self._limits = limits
         self.cost_usd = self._reserved_cost_usd = 0.0
         self.tokens = self._reserved_tokens = self._open = 0
         self._began: float | None = None
+        self.change(limits)
 
     def change(self, limits: BatchBudget) -> None:
         """Sets other limits; what was used and reserved stays."""
         self._limits = limits
-
-    @property
-    def has_limit(self) -> bool:
-        """Whether a call may be rejected."""
-        return self._limits != BatchBudget()
-
-    @property
-    def has_shared_limit(self) -> bool:
-        """Whether a call may have to wait for what other calls have reserved."""
-        return self._limits.max_cost_usd is not None or self._limits.max_tokens is not None
+        # Whether a call may have to wait for what other calls have reserved, or may be rejected.
+        self.has_shared_limit = limits.max_cost_usd is not None or limits.max_tokens is not None
+        self.has_limit = self.has_shared_limit or limits.max_seconds is not None
 
     def ends_at(self, now: float) -> float:
         """The time from which no call may begin; inf where there is no limit. The first call starts

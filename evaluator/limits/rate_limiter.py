@@ -98,7 +98,7 @@ class RateLimiter:
             held_until = self._held_until.get(call.endpoint, now)
             if held_until > now:
                 self._check_hold(call, held_until, now=now)
-            if spending.fits(call):
+            if not spending.has_shared_limit or spending.fits(call):
                 begins_at = endpoint.earliest(call, now)
             else:
                 begins_at = inf

@@ -24,6 +24,7 @@ from evaluator.fields import NotNegative, Share, accept
 from evaluator.models.backend import (
     FinishReason,
     Hints,
+    Message,
     ModelRequest,
     ModelResponse,
     ToolCall,
@@ -265,18 +266,16 @@ def _with_logprobs(request: ModelRequest, response: ModelResponse, digest: bytes
 
 def _digest(request: ModelRequest) -> bytes:
     """Identifies what a model would see, and the seed; neither the hints nor the timeout."""
-    further = [
-        [name, value]
-        for name, value in settings_given(request).items()
-        if name not in ("temperature", "seed")
-    ]
+    further = dict(settings_given(request))
+    for name in ("temperature", "seed"):
+        further.pop(name, None)
     parts = (
         request.model,
-        [message.to_dict() for message in request.messages],
+        list(map(Message.to_dict, request.messages)),
         [tool.name for tool in request.tools],
         request.temperature,
         request.seed,
-        *further,
+        *further.items(),
     )
     return hashlib.blake2b(json.dumps(parts).encode("ascii"), digest_size=16).digest()
 
@@ -288,10 +287,12 @@ def _label(model: str) -> str:
 
 
 def _usage(request: ModelRequest, text: str, calls: Sequence[ToolCall]) -> Usage:
-    sent = sum(estimate_tokens(message.content) + 4 for message in request.messages)
-    made = estimate_tokens(text) + sum(
-        estimate_tokens(call.name + call.arguments) for call in calls
-    )
+    sent = 4 * len(request.messages)
+    for message in request.messages:
+        sent += estimate_tokens(message.content)
+    made = estimate_tokens(text)
+    for call in calls:
+        made += estimate_tokens(call.name + call.arguments)
     return Usage(sent, made, cached_tokens=0, reasoning_tokens=0, cost_usd=0.0, turns=1)
 
 

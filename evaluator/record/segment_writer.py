@@ -19,12 +19,12 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
 from evaluator import disk
-from evaluator.errors import RecordError
+from evaluator.errors import RecordError, RecordNotWritten
 from evaluator.files.atomic import NEW_FILE, lock, unlock
 from evaluator.record.encoding import milliseconds
 from evaluator.record.entries import Entry, EntryKind, Note, scrubbed, to_json
@@ -139,7 +139,7 @@ class Segment:
         with self._writing:
             # First: whatever happens below, the next journal has the others flushed again.
             self._loop = None
-            journals = [journal for journal in self._later if journal.is_pending]
+            journals = list(filter(_has_frame, self._later))
             self._later = {}
         if journals:
             self.flush(journals)
@@ -148,7 +148,7 @@ class Segment:
         """Writes a frame for each of the journals, all in one write. Where it fails, the file ends
         where it ended before, and the journals have failed.
         """
-        frames = [journal.next_frame() for journal in journals]
+        frames = list(map(SegmentJournal.next_frame, journals))
         with self._writing:
             try:
                 self._append(frames)
@@ -295,6 +295,8 @@ class Segment:
 _Arguments = tuple[EntryKind, int, tuple[Any, ...], str | None, Note | None]
 """The fields of an `Entry`, which is only made where it holds a secret."""
 _data_of: Callable[[tuple[_Arguments, bytes]], bytes] = itemgetter(1)
+_has_frame: Callable[[SegmentJournal], object] = attrgetter("_packed")
+"""Whether there is something to write."""
 
 
 class SegmentJournal(Journal):
@@ -335,7 +337,8 @@ class SegmentJournal(Journal):
         self._next_size = 0
         # Why the last flush failed, until it is raised.
         self._error: RecordError | None = None
-        # What the next flush writes, and the texts in it that may hold a secret.
+        # What the next flush writes, nothing after a failure; and the texts in it that may hold a
+        # secret.
         self._packed: list[tuple[_Arguments, bytes]] = []
         self._texts_packed: list[str] = []
         # About how many bytes the next flush writes.
@@ -359,11 +362,6 @@ class SegmentJournal(Journal):
         """The segment."""
         return self._segment.path
 
-    @property
-    def is_pending(self) -> bool:
-        """Whether there is something to write, and it can be written."""
-        return bool(self._packed) and self._failure is None
-
     def flush_end(self) -> bool:
         if self.policy != "step" and self._segment.flush_later(self):
             return False
@@ -379,12 +377,12 @@ class SegmentJournal(Journal):
                 with contextlib.suppress(RecordError):
                     self.flush()
                 raise
-            if self.is_pending:
+            if self._packed:
                 self._segment.flush_left(self)
         self.flush()
 
     def flush(self) -> None:
-        if self.is_pending:
+        if self._packed:
             self._segment.flush([self])
         if self._error is not None:
             error = self._error
@@ -397,7 +395,8 @@ class SegmentJournal(Journal):
         """The frame of what was added since the last one."""
         body = b",".join(map(_data_of, self._packed))
         scrub = self._scrub
-        if scrub is not None and scrub.suspects_any(self._texts_packed):
+        texts = self._texts_packed
+        if texts and scrub is not None and scrub.suspects_any(texts):
             entries = [scrubbed(Entry(*entry), scrub) for entry, _ in self._packed]
             body = b",".join([to_json(*entry, _NONE, []) for entry in entries])
         frame, self._next_signature = make_frame(body, self._signature, self._key)
@@ -417,6 +416,10 @@ class SegmentJournal(Journal):
         self._status = "running"
         self._error = self._fail("write to", error)
         self._error.__cause__ = error
+
+    def _fail(self, what: str, error: OSError) -> RecordNotWritten:
+        self._packed.clear()
+        return super()._fail(what, error)
 
     def sync(self) -> None:
         if self._fd < 0:

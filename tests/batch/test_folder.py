@@ -195,7 +195,7 @@ def test_a_secret_in_any_member_of_a_result_is_not_in_its_line(fields: dict[str,
     redactor = Redactor({"DB_PASSWORD": SECRET})
     before = replace(RESULT, sample_id="before")
     for results in ([replace(RESULT, **fields)], [before, replace(RESULT, **fields), before]):
-        lines = [line for line, _ in encode_results(results, redactor)]
+        lines, _ = encode_results(results, redactor)
         for result, line in zip(results, lines, strict=True):
             assert SECRET.encode() not in line
             assert (b"[redacted:DB_PASSWORD]" in line) == (result is not before)
@@ -206,7 +206,7 @@ def test_a_secret_that_only_its_text_shows_is_not_in_a_line() -> None:
     redactor = Redactor({"DB_PASSWORD": secret})
     # In JSON the escapes of a reversed text are not those of the secret.
     results = [replace(RESULT, content="nothing"), replace(RESULT, content=secret[::-1])]
-    lines = [line for line, _ in encode_results(results, redactor)]
+    lines, _ = encode_results(results, redactor)
     assert [json.loads(line)["content"] for line in lines] == ["nothing", "[redacted:DB_PASSWORD]"]
 
 

@@ -168,7 +168,7 @@ class ResultPacker:
 
     def add(self, number: int, work: WorkItem, result: SampleResult) -> None:
         """Adds the result of a work, which has this number."""
-        ((line, stored),) = encode_results([result], self._scrub)
+        (line,), (stored,) = encode_results([result], self._scrub)
         row = self._rows.row_of(stored)
         self._totals.add(used_now(work, stored))
         self._numbers.append(number)
