@@ -292,17 +292,21 @@ def find_unrecorded(
     not continued. `before` were found by an earlier session.
     """
     recorded = earlier.by_identity()
-    found = list(before)
+    found: list[tuple[str, int]] = []
     failed: set[int] = set()
+    # A loss of power may take a task, and give its id to another one.
+    gone = {task_id: label for label, task_id in before}
     for task_id, status, labels in store.labelled():
         label = sample_label(labels)
+        was_found = gone.pop(task_id, "") == label
         if not label:
             continue
         identity, is_judge, rest = label.partition("/")
         entry = recorded(identity)
         # Of most samples the index says enough.
         if (
-            entry is None
+            was_found
+            or entry is None
             or entry.verdict is Verdict.ERROR
             or status not in ("completed", "failed")
             or (is_judge and entry.scored_by.decode() != rest.partition("/")[0])
@@ -310,6 +314,10 @@ def find_unrecorded(
             found.append((label, task_id))
             if entry is not None and entry.verdict is Verdict.ERROR and status == "failed":
                 failed.add(task_id)
+    found += [(label, task_id) for task_id, label in gone.items()]
     runs = sorted(set(found), key=itemgetter(1))
     runs = [(label, task_id) for label, task_id, _ in uncounted_runs(store, runs, folder)]
-    return UnrecordedRuns(runs, {label: task for label, task in runs if task not in failed})
+    newest = {
+        label: task_id for label, task_id in runs if task_id not in gone and task_id not in failed
+    }
+    return UnrecordedRuns(runs, newest)

@@ -161,14 +161,6 @@ def read_library(folders: Sequence[Path], *, shows_progress: bool = True) -> Tem
         return TemplateLibrary.load(*folders, on_progress=progress.update)
 
 
-class LocatedErrors(TemplateError):
-    """The errors of a template, each with its line of the source."""
-
-    def __init__(self, library: TemplateLibrary, diagnostics: Sequence[Diagnostic]) -> None:
-        super().__init__(diagnostics)
-        self.args = ("\n".join(map(library.format_diagnostic, diagnostics)),)
-
-
 def load_library(
     folders: Sequence[Path], *, shows_progress: bool = True, name: str | None = None
 ) -> TemplateLibrary:
@@ -194,7 +186,10 @@ def load_library(
         command = join(["evaluator", "lint", *map(str, folders)])
         echo(f"note: other templates have {amount(hidden, 'error')}; see: {command}", err=True)
     if own:
-        raise LocatedErrors(library, own)
+        error = TemplateError(own)
+        # Each with its line of the source.
+        error.args = ("\n".join(map(library.format_diagnostic, own)),)
+        raise error
     return library
 
 

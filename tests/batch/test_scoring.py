@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,23 @@ def test_a_judge_that_an_earlier_session_found_without_a_result_stays_known(
     for before in ([], [run_of_judge], [(run_of_judge[0], judge)]):
         found = find_unrecorded(TaskStore(store.root), batch.index(), batch, before)
         assert found.runs == [run for run in before if run == run_of_judge]
+
+
+def test_a_task_that_a_loss_of_power_took_is_counted_and_not_continued(run: Run) -> None:
+    first = run(ROWS[:2])
+    identities = [result.identity for result in first.results()]
+    tasks = [result.task_id for result in first.results()]
+    (first.folder / "results.jsonl").write_bytes(b"")
+    batch = BatchFolder.reader(first.folder)
+    kept = sorted(zip(identities, tasks, strict=True), key=itemgetter(1))
+    assert None not in tasks
+    gone = ("0" * 32, 999)
+    # Its id is that of a later task now.
+    taken = (identities[0], tasks[1])
+    store = TaskStore(first.folder / "tasks")
+    found = find_unrecorded(store, batch.index(), batch, [gone, taken])
+    assert found.runs == [*kept, gone]
+    assert found.newest == dict(kept)
 
 
 def test_an_answer_whose_task_file_is_gone_is_still_that_of_its_task(run: Run, score: Any) -> None:
