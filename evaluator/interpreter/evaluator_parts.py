@@ -204,6 +204,7 @@ class _Arguments(TypedDict):
     sync: Sync
     profiles: Mapping[str, HandlerConfig]
     sandbox: Sandbox | None
+    trust: bool
     background: BackgroundService | None
 
 
@@ -215,7 +216,6 @@ def _make_services(
     store: TaskStore | None,
     cache: ResponseCache | None,
     notice: Callable[[str], None],
-    trust: bool,
     tracer: Tracer,
 ) -> Services:
     """The services of an Evaluator with these arguments, and what belongs to its process."""
@@ -241,7 +241,7 @@ def _make_services(
         max_depth=init_args["max_depth"],
         reparse=init_args["reparse"],
         rerank=init_args["rerank"],
-        trust=trust,
+        trust=init_args["trust"],
         tracer=tracer,
         resume=_resume_within,
         sandbox=init_args["sandbox"],
@@ -310,13 +310,14 @@ class EvaluatorParts:
             "sync": sync,
             "profiles": profiles,
             "sandbox": sandbox,
+            "trust": trust,
             "background": background,
         }
         self.init_args: Mapping[str, Any] = arguments
         """The arguments with which another process can make an equal Evaluator.
 
-        Library and profiles are loaded. `tasks_dir`, `cache`, `notice`, `tracer` and `trust` belong
-        to one process.
+        Library and profiles are loaded. `tasks_dir`, `cache`, `notice` and `tracer` belong to one
+        process.
         """
         cache = open_cache(cache, notice)
         redactor = _open_redactor(default, profiles)
@@ -330,7 +331,6 @@ class EvaluatorParts:
             store=store,
             cache=cache,
             notice=notice,
-            trust=trust,
             tracer=_open_tracer(tracer, redactor),
         )
         self._options = _default_options(self.init_args, self.services)

@@ -552,7 +552,7 @@ def test_a_scorer_or_a_metric_imports_nothing_that_a_sample_wrote(
     assert REFUSED in str(result.summary.to_dict()) + (project / "one/results.jsonl").read_text()
     # The control: what was there before the batch is imported.
     (project / "helper.py").write_text("VALUE = True\n")
-    function_scorer._code_in.cache_clear()
+    function_scorer._pin_code.cache_clear()
     later = pytest.MonkeyPatch()
     later.setattr(clock, "wall", lambda: time.time() + 1)
     result = batch("other.py", "two")
