@@ -159,9 +159,12 @@ def guarded_import(*guards: Guard) -> Generator[None]:
         _for_import.reset(token)
 
 
-def code_files(place: str, folder: str | Path) -> list[ProjectFile]:
+def code_files(place: str, folder: str | Path, *, refuses_large: bool = True) -> list[ProjectFile]:
     """The files below `folder` that importing `place` runs, as far as their import statements show
     it; `place` is a module or the path of a file.
+
+    Raises: ConfigurationError, for a file that is too large to be imported; without `refuses_large`
+    it is left out.
     """
     root = os.path.realpath(folder)
     searched = [root, *_searched(root)]
@@ -175,7 +178,12 @@ def code_files(place: str, folder: str | Path) -> list[ProjectFile]:
         path = os.path.abspath(pending.pop())
         if path in found or not os.path.isfile(path) or _is_installed(path):
             continue
-        data = _read(path, MAX_SOURCE_BYTES)
+        try:
+            data = _read(path, MAX_SOURCE_BYTES)
+        except ConfigurationError:
+            if refuses_large:
+                raise
+            continue
         file = found[path] = _code_file(root, path, data)
         for level, name in _import_statements(file.sha256, data):
             if level:

@@ -26,7 +26,6 @@ from evaluator.interpreter.preflight import check_reached
 from evaluator.interpreter.sandboxing import check_sandbox, needed_sandboxes
 from evaluator.interpreter.sync import run_sync
 from evaluator.library import TemplateLibrary
-from evaluator.library.code import code_of_schemas
 from evaluator.models.backend import Backend
 from evaluator.output.schema import Imports, schema_imports
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
@@ -251,9 +250,7 @@ def _make_services(
 
 def _pin_code(library: TemplateLibrary, roots: Iterable[str]) -> PinnedCode:
     """The code below the current folder and the roots, where the tools of a task may write."""
-    folders = list(dict.fromkeys((os.getcwd(), *roots)))
-    files = [file for folder in folders for file in code_of_schemas(library, folder)]
-    return PinnedCode.of(files, folders)
+    return PinnedCode.of(library.schema_places, dict.fromkeys((os.getcwd(), *roots)))
 
 
 class EvaluatorParts:

@@ -6,12 +6,21 @@ from __future__ import annotations
 
 import ast
 import sys
+import time
 
 import pytest
 
-from evaluator import Evaluator, HandlerConfig, SimulatedBackend, TemplateLibrary
+from evaluator import (
+    ConfigurationError,
+    Evaluator,
+    HandlerConfig,
+    SimulatedBackend,
+    TemplateLibrary,
+    clock,
+)
 from evaluator.batch import run_batch_sync
 from evaluator.files import project_code
+from evaluator.files.pinned_code import PinnedCode
 
 OFFLINE = HandlerConfig(name="offline", backend="simulated")
 TASK = '<task name="t" type="atomic"><description>Say yes</description>{}</task>'
@@ -85,3 +94,30 @@ def test_trust_holds_in_the_processes_of_a_batch(engine, project):
     assert result.is_complete
     (sample,) = result.results()
     assert sample.failure is None and sample.parsed == {"answer": "yes"}
+
+
+def test_a_module_that_is_too_large_fails_what_imports_it_only(project):
+    (project / "big_here.py").write_text("#" * 4_000_001)
+    (project / "models_here.py").write_text("import big_here\nclass M(dict): pass\n")
+    (project / "scorer_here.py").write_text(
+        "import os, sys\nsys.path.insert(0, os.path.dirname(__file__))\nimport big_here\n"
+        "def same(output):\n    return True\n"
+    )
+    calls: list[object] = []
+    with evaluator_of(TYPED, trust=True) as evaluator:
+        assert "Say yes" in str(evaluator.render("t"))
+        outcome = evaluator.evaluate_sync("t", on_event=calls.append)
+    assert "more than 4,000,000 bytes" in str(outcome) and calls == []
+    with evaluator_of(TASK.format("")) as evaluator:
+        result = run_batch_sync(
+            "t", [{}], evaluator=evaluator, scorers=["scorer_here.py:same"], output="b"
+        )
+    assert "1 passed" in repr(result.summary)
+
+
+def test_a_file_that_was_changed_in_the_future_is_refused_with_what_to_do(project, monkeypatch):
+    (project / "plugin_here.py").write_text("VALUE = True\n")
+    monkeypatch.setattr(clock, "wall", lambda: time.time() - 3600)
+    code = PinnedCode.of([], [str(project)])
+    with pytest.raises(ConfigurationError, match=r"a clock is wrong.*touch the file"):
+        code.check(str(project / "plugin_here.py"), b"")

@@ -43,7 +43,6 @@ from evaluator.fields import Share, accept
 from evaluator.files.pinned_code import PinnedCode
 from evaluator.files.project_code import (
     FILE_NAMES,
-    code_files,
     guarded_import,
     import_place,
 )
@@ -307,7 +306,7 @@ def _pin_code(place: str, folder: str) -> PinnedCode:
     if place.endswith(".py"):
         place = os.path.realpath(place)
         folders.append(os.path.dirname(place))
-    return PinnedCode.of((file for each in folders for file in code_files(place, each)), folders)
+    return PinnedCode.of([place], folders)
 
 
 @frozen
