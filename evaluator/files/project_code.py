@@ -29,11 +29,9 @@ from __future__ import annotations
 import ast
 import errno
 import importlib
-import importlib.util
 import os
 import site
 import sys
-import sysconfig
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -121,7 +119,7 @@ class _GuardedFinder:
         if spec is None or spec.loader is None or spec.origin is None:
             return None
         if not any(guard.covers(spec.origin) for guard in guards):
-            return None
+            return spec
         if type(spec.loader) is SourceFileLoader:
             spec.loader = CodeLoader(name, spec.origin)
             spec.cached = None
@@ -282,6 +280,8 @@ def own_path_first() -> list[str]:
 @lru_cache(maxsize=1)
 def _installed() -> tuple[str, ...]:
     """The folders of the standard library, of installed packages, and of this one."""
+    import sysconfig  # reads the whole configuration of Python
+
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     places = [sysconfig.get_path(name) for name in names]
     places += [*site.getsitepackages(), site.getusersitepackages(), str(Path(__file__).parents[1])]
@@ -427,6 +427,8 @@ def _file_module(path: Path) -> ModuleType:
         return sys.modules[name]
     if not path.is_file():
         raise FileNotFoundError("there is no such file")
+    import importlib.util
+
     loader = CodeLoader(name, str(path))
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     if spec is None or spec.loader is None:
