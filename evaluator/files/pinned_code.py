@@ -19,9 +19,6 @@ from evaluator.errors.messages import visible
 from evaluator.files.trust import ProjectFile, is_allowed_content
 from evaluator.lazy_dataclass import frozen
 
-_TICK_S = 0.02
-"""A file system's times may lag behind the clock by a tick of the kernel."""
-
 
 @frozen(eq=False)
 class PinnedCode:
@@ -35,7 +32,7 @@ class PinnedCode:
     folders: tuple[str, ...]
     files: Mapping[str, str]
     """The pinned files, by their paths without links, with the hashes of their content."""
-    since: float = field(default_factory=lambda: clock.wall() - _TICK_S)
+    since: float = field(default_factory=lambda: clock.wall() - clock.file_tick_s())
 
     def renewed(self) -> PinnedCode:
         """The same pinned files; others are as they are now."""
@@ -76,7 +73,7 @@ class PinnedCode:
             is_same = pinned == sha256(data).hexdigest()
         if is_same or is_allowed_content(ProjectFile.of(self.folders[0], path, data, names=())):
             return
-        if pinned is None and changed > clock.wall() + _TICK_S:
+        if pinned is None and changed > clock.wall() + clock.file_tick_s():
             reason = "by the file system, this code was changed in the future, so a clock is wrong"
             remedy = "set the clock, touch the file"
         else:
