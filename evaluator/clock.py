@@ -12,10 +12,21 @@ Call them through the module (`clock.monotonic()`), so that tests and simulation
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from datetime import UTC, datetime
 
-__all__ = ["cpu", "monotonic", "now", "pause", "since_boot", "sleep", "wall", "wall_ns"]
+__all__ = [
+    "cpu",
+    "file_tick_s",
+    "monotonic",
+    "now",
+    "pause",
+    "since_boot",
+    "sleep",
+    "wall",
+    "wall_ns",
+]
 
 wall = time.time
 """Seconds since 1970. Never decides how long something has taken or whether it has ended."""
@@ -51,3 +62,16 @@ def since_boot() -> float:
 
 
 _SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def file_tick_s() -> float:
+    """How far the times of files may lag behind `wall`, in seconds: a tick of the kernel.
+
+    Source: clock_getres(2), CLOCK_REALTIME_COARSE, for which Python has no name.
+    """
+    if sys.platform != "linux":
+        return 0.02
+    return max(time.clock_getres(_REALTIME_COARSE), 0.004)
+
+
+_REALTIME_COARSE = 5

@@ -186,15 +186,18 @@ class BatchOptions(Checked, error=UsageError):
     `empty`: empty cells of required inputs are kept, with a warning, or an "error". `fewshot`:
     examples that the model sees before each row, see `FewShot`. `scorers`: names, tables or
     functions. `metrics`: averages, or functions of all results. Each of `models` is combined with
-    each of `handlers`. `thresholds`: conditions such as `"accuracy >= 0.8"`.
-    `count_as_failed`: types and reasons of errors that count as failed answers. `limited`: whether
-    an answer that a limit cut off is "scored" like any other, "failed" or an "error". `decide`:
+    each of `handlers`; each sample is evaluated `epochs` times. `thresholds`: conditions such as
+    `"accuracy >= 0.8"`. `count_as_failed`: types and reasons of errors that count as failed
+    answers. `limited`: whether an answer that a limit cut off is "scored" like any other, "failed"
+    or an "error". `decide`:
     the difference that the batch has to show, and when it may stop, see `Deciding`. `cluster` and
     `group_by` name metadata fields, or are expressions over them: equal values of `cluster` are not
     independent (clustered standard errors); numbers are shown for each value of `group_by`.
     `reducers`: how epochs become one number (`mean`, `mode`, `max`, `pass@3`, `pass^3`).
 
-    `output`: the folder of the batch. `task_files`: "packed" into a few files, or "each" as one.
+    `limits`: of calls, cost, tokens and time of the batch, see `BatchLimits`. `name`: the name of
+    the batch (default: its templates). `output`: its folder. `task_files`: "packed" into a few
+    files, or "each" as one.
     `resume` continues the batch in that folder: `retry_errors` runs samples again that ended with
     an error; `repair` removes damaged results, whose samples are evaluated again, and accepts a
     changed manifest; `on_changed`: what to do with results whose question has changed: "leave" them
@@ -203,11 +206,14 @@ class BatchOptions(Checked, error=UsageError):
 
     `provider_batch`: calls are made with the provider's batch API; the call returns when they are
     submitted, and `resume` collects, unless it is to `wait` (see `docs/howto/pay-half-price.md`).
+    `provider_batch_rest`: calls that it did not answer are made in one further "batch", or as
+    "interactive" calls, which `provider_batch_deadline` seconds after the first submission are all
+    that is left; `keep_provider_files`: nothing is deleted at the provider.
     `cache`: a file of responses. `engine`: "local" (default), "processes", "ray" or your own;
     `workers`: the number of processes, for "ray" on each node. `sandbox`: as for `Evaluator`.
     `display`: "auto" (live progress on a terminal and in a notebook, else nothing), "live",
-    "plain", "none", or your own `Display`. `stop.ask()` ends the session after the samples in
-    flight.
+    "plain", "none", or your own `Display`. `stop`: its method `ask` ends the session after the
+    samples in flight.
 
     Values are checked and stored in one form: lists as tuples, tables as `Selection` and
     `BatchLimits`. None stands for the default.

@@ -171,9 +171,10 @@ async def run_batch(
 
     `rows`: a file (JSONL, JSON, CSV, TSV, Parquet), a list, an iterator, an async iterator, a data
     frame or a `datasets.Dataset`. `evaluator`: default, an `Evaluator()` that is closed at the end.
-    `BatchOptions` describes the other arguments. Everything is stored in the folder `output`
-    (default: a new one in `batches/`): results as they arrive, task files, manifest, summary.
-    Cancelling the call cancels the samples in flight, and the folder says that it was stopped.
+    `evaluator.batch.BatchOptions` describes the other arguments. Everything is stored in the folder
+    `output` (default: a new one in `batches/`): results as they arrive, task files, manifest,
+    summary. Cancelling the call cancels the samples in flight, and the folder says that it was
+    stopped.
 
     Returns: the numbers, the outcomes of the thresholds and the results; a row that fails is a
     result with an error.

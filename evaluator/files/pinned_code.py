@@ -11,15 +11,13 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from hashlib import sha256
+from itertools import product
 
 from evaluator import clock
 from evaluator.errors import ConfigurationError
 from evaluator.errors.messages import visible
 from evaluator.files.trust import ProjectFile, is_allowed_content
 from evaluator.lazy_dataclass import frozen
-
-_TICK_S = 0.02
-"""A file system's times may lag behind the clock by a tick of the kernel."""
 
 
 @frozen(eq=False)
@@ -34,17 +32,25 @@ class PinnedCode:
     folders: tuple[str, ...]
     files: Mapping[str, str]
     """The pinned files, by their paths without links, with the hashes of their content."""
-    since: float = field(default_factory=lambda: clock.wall() - _TICK_S)
+    since: float = field(default_factory=lambda: clock.wall() - clock.file_tick_s())
 
     def renewed(self) -> PinnedCode:
         """The same pinned files; others are as they are now."""
         return PinnedCode(self.folders, self.files)
 
     @classmethod
-    def of(cls, files: Iterable[ProjectFile], folders: Iterable[str]) -> PinnedCode:
-        """These files, as they are now, are pinned."""
-        pins = {os.path.realpath(file.path): file.sha256 for file in files}
-        return cls(tuple(folders), pins)
+    def of(cls, places: Iterable[str], folders: Iterable[str]) -> PinnedCode:
+        """The files below `folders` that importing `places` runs, as far as import statements show
+        them, are pinned as they are now.
+        """
+        folders = tuple(folders)
+        pins: dict[str, str] = {}
+        for place, folder in product(places, folders):
+            from evaluator.files.project_code import code_files
+
+            files = code_files(place, folder, refuses_large=False)
+            pins.update((os.path.realpath(file.path), file.sha256) for file in files)
+        return cls(folders, pins)
 
     def covers(self, path: str) -> bool:
         from evaluator.files.project_code import is_below
@@ -60,16 +66,25 @@ class PinnedCode:
         if not self.covers(path):
             return
         pinned = self.files.get(os.path.realpath(path))
+        changed = _changed(path)
         if pinned is None:
-            is_same = _changed(path) < self.since
+            is_same = changed < self.since
         else:
             is_same = pinned == sha256(data).hexdigest()
         if is_same or is_allowed_content(ProjectFile.of(self.folders[0], path, data, names=())):
             return
+        if pinned is None and changed > clock.wall() + clock.file_tick_s():
+            reason = "by the file system, this code was changed in the future, so a clock is wrong"
+            remedy = "set the clock, touch the file"
+        else:
+            reason = (
+                "this code was changed or written after the program had read what it may run, "
+                "perhaps by a task"
+            )
+            remedy = "read the file"
         raise ConfigurationError(
-            f"{visible(path, one_line=True)}: this code was changed or written after the program "
-            "had read what it may run, perhaps by a task, so it is not imported; read the file, "
-            "and start the program again to use it as it is"
+            f"{visible(path, one_line=True)}: {reason}, so it is not imported; {remedy}, and start "
+            "the program again, or make a new Evaluator, to use it as it is"
         )
 
 

@@ -29,11 +29,9 @@ from __future__ import annotations
 import ast
 import errno
 import importlib
-import importlib.util
 import os
 import site
 import sys
-import sysconfig
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -121,7 +119,7 @@ class _GuardedFinder:
         if spec is None or spec.loader is None or spec.origin is None:
             return None
         if not any(guard.covers(spec.origin) for guard in guards):
-            return None
+            return spec
         if type(spec.loader) is SourceFileLoader:
             spec.loader = CodeLoader(name, spec.origin)
             spec.cached = None
@@ -159,28 +157,43 @@ def guarded_import(*guards: Guard) -> Generator[None]:
         _for_import.reset(token)
 
 
-def code_files(place: str, folder: str | Path) -> list[ProjectFile]:
+def code_files(place: str, folder: str | Path, *, refuses_large: bool = True) -> list[ProjectFile]:
     """The files below `folder` that importing `place` runs, as far as their import statements show
     it; `place` is a module or the path of a file.
+
+    Raises: ConfigurationError, for a file that is too large to be imported; without `refuses_large`
+    it is left out.
     """
     root = os.path.realpath(folder)
+    searched = [root, *_searched(root)]
     if place.endswith(".py"):
         pending = [os.path.join(root, place)]
     else:
-        pending = list(_module_files(place, [root, *_searched(root)]))
+        pending = list(_module_files(place, searched))
     found: dict[str, ProjectFile] = {}
+    seen: set[tuple[str, str]] = set()
     while pending:
         path = os.path.abspath(pending.pop())
         if path in found or not os.path.isfile(path) or _is_installed(path):
             continue
-        data = _read(path, MAX_SOURCE_BYTES)
-        found[path] = _code_file(root, path, data)
-        places = [root, os.path.dirname(path), *_searched(root)]
-        pending += [
-            file
-            for file in _imported(path, data, places)
-            if file not in found and is_below(file, root)
-        ]
+        try:
+            data = _read(path, MAX_SOURCE_BYTES)
+        except ConfigurationError:
+            if refuses_large:
+                raise
+            continue
+        file = found[path] = _code_file(root, path, data)
+        for level, name in _import_statements(file.sha256, data):
+            if level:
+                bases = [os.path.normpath(os.path.join(path, *[os.pardir] * level))]
+            else:
+                bases = [*searched, os.path.dirname(path)]
+            new = [base for base in bases if (base, name) not in seen]
+            seen.update((base, name) for base in new)
+            files = [*_module_files(name, new)]
+            if level and new:
+                files.append(os.path.join(bases[0], "__init__.py"))
+            pending += [each for each in files if is_below(each, root)]
     return list(found.values())
 
 
@@ -188,8 +201,21 @@ def _code_file(folder: str, path: str, data: bytes) -> ProjectFile:
     return ProjectFile.of(folder, path, content=data, names=_NAMES)
 
 
-def _imported(path: str, data: bytes, places: list[str]) -> Iterator[str]:
-    """The files that the import statements in a file may run."""
+_statements: dict[str, tuple[tuple[int, str], ...]] = {}
+"""What import statements of sources name, by the hash of the source."""
+
+
+def _import_statements(sha256: str, data: bytes) -> tuple[tuple[int, str], ...]:
+    """The modules that the import statements in a source may run, each with the number of its
+    leading dots.
+    """
+    names = _statements.get(sha256)
+    if names is None:
+        names = _statements[sha256] = tuple(dict.fromkeys(_imported(data)))
+    return names
+
+
+def _imported(data: bytes) -> Iterator[tuple[int, str]]:
     try:
         tree = ast.parse(data)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -197,20 +223,15 @@ def _imported(path: str, data: bytes, places: list[str]) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield from _module_files(alias.name, places)
+                yield 0, alias.name
         elif isinstance(node, ast.ImportFrom):
-            bases = places
-            if node.level:
-                bases = [os.path.normpath(os.path.join(path, *[os.pardir] * node.level))]
-                yield os.path.join(bases[0], "__init__.py")
             for alias in node.names:
-                parts = filter(None, (node.module, alias.name))
-                yield from _module_files(".".join(parts), bases)
+                yield node.level, ".".join(filter(None, (node.module, alias.name)))
         elif isinstance(node, ast.Call) and node.args:
-            function = ast.unparse(node.func).rpartition(".")[2]
+            function = getattr(node.func, "attr", getattr(node.func, "id", None))
             argument = node.args[0]
             if function in ("import_module", "__import__") and isinstance(argument, ast.Constant):
-                yield from _module_files(str(argument.value), places)
+                yield 0, str(argument.value)
 
 
 def _module_files(name: str, places: Iterable[str]) -> Iterator[str]:
@@ -259,6 +280,8 @@ def own_path_first() -> list[str]:
 @lru_cache(maxsize=1)
 def _installed() -> tuple[str, ...]:
     """The folders of the standard library, of installed packages, and of this one."""
+    import sysconfig  # reads the whole configuration of Python
+
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     places = [sysconfig.get_path(name) for name in names]
     places += [*site.getsitepackages(), site.getusersitepackages(), str(Path(__file__).parents[1])]
@@ -404,6 +427,8 @@ def _file_module(path: Path) -> ModuleType:
         return sys.modules[name]
     if not path.is_file():
         raise FileNotFoundError("there is no such file")
+    import importlib.util
+
     loader = CodeLoader(name, str(path))
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     if spec is None or spec.loader is None:

@@ -123,10 +123,10 @@ class Evaluator(EvaluatorParts):
       current folder).
     - sandbox: where scripts run, such as "bubblewrap", "none" or "docker:IMAGE", whatever profiles
       and templates say.
-    - trust: the profiles in `handlers/` here may name hosts, keys and commands; otherwise only
-      those that the user has allowed, see docs/explanation/security.md. Profiles that are passed
-      need no permission. `trust` also allows `resume` to run the XML that a task file of another
-      user or machine records.
+    - trust: the profiles in `handlers/` here may name hosts, keys and commands, and templates
+      Python code (`module:Model`); otherwise only what the user has allowed, see
+      docs/explanation/security.md. Profiles that are passed need no permission. `trust` also
+      allows `resume` to run the XML that a task file of another user or machine records.
     - max_depth: levels of subtasks.
     - reparse: a task that ran out of turns, context or output may be decomposed, once, where its
       template allows it.

@@ -26,7 +26,6 @@ from evaluator.interpreter.preflight import check_reached
 from evaluator.interpreter.sandboxing import check_sandbox, needed_sandboxes
 from evaluator.interpreter.sync import run_sync
 from evaluator.library import TemplateLibrary
-from evaluator.library.code import code_of_schemas
 from evaluator.models.backend import Backend
 from evaluator.output.schema import Imports, schema_imports
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
@@ -204,6 +203,7 @@ class _Arguments(TypedDict):
     sync: Sync
     profiles: Mapping[str, HandlerConfig]
     sandbox: Sandbox | None
+    trust: bool
     background: BackgroundService | None
 
 
@@ -215,7 +215,6 @@ def _make_services(
     store: TaskStore | None,
     cache: ResponseCache | None,
     notice: Callable[[str], None],
-    trust: bool,
     tracer: Tracer,
 ) -> Services:
     """The services of an Evaluator with these arguments, and what belongs to its process."""
@@ -241,7 +240,7 @@ def _make_services(
         max_depth=init_args["max_depth"],
         reparse=init_args["reparse"],
         rerank=init_args["rerank"],
-        trust=trust,
+        trust=init_args["trust"],
         tracer=tracer,
         resume=_resume_within,
         sandbox=init_args["sandbox"],
@@ -251,9 +250,7 @@ def _make_services(
 
 def _pin_code(library: TemplateLibrary, roots: Iterable[str]) -> PinnedCode:
     """The code below the current folder and the roots, where the tools of a task may write."""
-    folders = list(dict.fromkeys((os.getcwd(), *roots)))
-    files = [file for folder in folders for file in code_of_schemas(library, folder)]
-    return PinnedCode.of(files, folders)
+    return PinnedCode.of(library.schema_places, dict.fromkeys((os.getcwd(), *roots)))
 
 
 class EvaluatorParts:
@@ -310,13 +307,14 @@ class EvaluatorParts:
             "sync": sync,
             "profiles": profiles,
             "sandbox": sandbox,
+            "trust": trust,
             "background": background,
         }
         self.init_args: Mapping[str, Any] = arguments
         """The arguments with which another process can make an equal Evaluator.
 
-        Library and profiles are loaded. `tasks_dir`, `cache`, `notice`, `tracer` and `trust` belong
-        to one process.
+        Library and profiles are loaded. `tasks_dir`, `cache`, `notice` and `tracer` belong to one
+        process.
         """
         cache = open_cache(cache, notice)
         redactor = _open_redactor(default, profiles)
@@ -330,7 +328,6 @@ class EvaluatorParts:
             store=store,
             cache=cache,
             notice=notice,
-            trust=trust,
             tracer=_open_tracer(tracer, redactor),
         )
         self._options = _default_options(self.init_args, self.services)

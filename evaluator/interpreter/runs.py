@@ -35,6 +35,7 @@ from evaluator.errors.results import (
     Usage,
     outcome_from_dict,
 )
+from evaluator.files.project_code import guarded_import
 from evaluator.handler.backends import is_free_model
 from evaluator.interpreter.failures import redacted, to_task_error
 from evaluator.interpreter.frame import (
@@ -158,7 +159,7 @@ async def _evaluate(run: Run) -> Outcome:
                 arguments=run.arguments,
                 budget=run.budget,
             )
-        with services.schema_imports(authority):
+        with services.schema_imports(authority), guarded_import(services.code):
             if node is not None and not frame.domain.has_tried(node):
                 await check_start(run, node, frame.domain)
             if run.options.shots and not isinstance(node, Atomic):

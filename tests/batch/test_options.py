@@ -39,6 +39,12 @@ def test_the_python_call_has_every_option_with_its_default() -> None:
     )
 
 
+def test_every_option_is_described() -> None:
+    described = f"{inspect.getdoc(run_batch)} {inspect.getdoc(BatchOptions)}"
+    names = set(re.findall(r"`(\w+)`", described))
+    assert OPTIONS.keys() - names == set()
+
+
 def test_the_command_line_has_every_option() -> None:
     entries = entries_of(BatchDefinition)
     flags = [entry.flag.name for entry in entries if entry.flag is not None]

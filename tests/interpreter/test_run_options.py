@@ -26,7 +26,7 @@ NOT_ON_THE_COMMAND_LINE = {
     "on_begin": "the command prints the task file at the end",
 }
 # Arguments of an Evaluator that are not taken to another process.
-OF_ONE_PROCESS = {"tasks_dir", "cache", "notice", "tracer", "trust"}
+OF_ONE_PROCESS = {"tasks_dir", "cache", "notice", "tracer"}
 
 
 def keywords_of(function: Any) -> dict[str, inspect.Parameter]:

@@ -30,6 +30,7 @@ from evaluator import (
     TemplateLibrary,
     ToolGrant,
     clock,
+    tool,
 )
 from evaluator.batch import definition as definition_module
 from evaluator.batch import run_batch_sync
@@ -552,7 +553,7 @@ def test_a_scorer_or_a_metric_imports_nothing_that_a_sample_wrote(
     assert REFUSED in str(result.summary.to_dict()) + (project / "one/results.jsonl").read_text()
     # The control: what was there before the batch is imported.
     (project / "helper.py").write_text("VALUE = True\n")
-    function_scorer._code_in.cache_clear()
+    function_scorer._pin_code.cache_clear()
     later = pytest.MonkeyPatch()
     later.setattr(clock, "wall", lambda: time.time() + 1)
     result = batch("other.py", "two")
@@ -587,6 +588,35 @@ def test_a_root_outside_of_the_current_folder_is_no_way_to_code(
     assert not (schemas / "MARK").exists()
     with with_model([], [], roots=[root]) as evaluator:
         evaluator.evaluate_sync("e").unwrap()
+    assert (schemas / "MARK").exists()
+
+
+def test_a_run_imports_no_module_that_a_task_of_it_wrote(
+    schemas: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`python main.py` has its own folder first on the path: neither a tool of the program nor the
+    program itself imports what a task has written there since."""
+    monkeypatch.syspath_prepend(str(schemas))
+
+    @tool(policy="allow")
+    def look() -> str:
+        """Looks."""
+        return str(importlib.import_module("written_here"))
+
+    (schemas / "templates/w.xml").write_text(
+        '<task name="w" type="atomic"><description>Write</description><tools>'
+        '<tool name="write_file"/><tool name="look"/></tools></task>'
+    )
+    told: list[str] = []
+    answers = [write_call("written_here.py", EVIL), {"tool": "look", "arguments": {}}, "done"]
+    with with_model(answers, told, tools=[look]) as evaluator:
+        evaluator.evaluate_sync("w").unwrap()
+    assert any(REFUSED in each for each in told), told
+    assert not (schemas / "MARK").exists()
+    # The control: a new Evaluator uses it as it is.
+    monkeypatch.setattr(clock, "wall", lambda: time.time() + 1)
+    with with_model([{"tool": "look", "arguments": {}}, "done"], told, tools=[look]) as evaluator:
+        evaluator.evaluate_sync("w").unwrap()
     assert (schemas / "MARK").exists()
 
 

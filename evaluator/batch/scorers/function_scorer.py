@@ -41,7 +41,11 @@ from evaluator.errors import ConfigurationError, UsageError
 from evaluator.errors.messages import type_of
 from evaluator.fields import Share, accept
 from evaluator.files.pinned_code import PinnedCode
-from evaluator.files.project_code import FILE_NAMES, guarded_import, import_place
+from evaluator.files.project_code import (
+    FILE_NAMES,
+    guarded_import,
+    import_place,
+)
 from evaluator.lazy_dataclass import frozen
 from evaluator.output.schema import schema_imports
 
@@ -273,10 +277,7 @@ def load_function(path: str) -> tuple[Any, Around]:
     for code that the user has not allowed.
     """
     place, _, attribute = path.rpartition(":")
-    folders = [os.getcwd()]
-    if place.endswith(".py"):
-        folders.append(os.path.dirname(os.path.abspath(place)))
-    code = _code_in(*folders)
+    code = _pin_code(place, os.getcwd())
     try:
         module = import_place(place)
     except ConfigurationError:
@@ -297,11 +298,15 @@ def load_function(path: str) -> tuple[Any, Around]:
 
 
 @lru_cache(maxsize=256)
-def _code_in(*folders: str) -> PinnedCode:
-    """The code in these folders, as it was when something in them was first named in this process;
-    no module is imported twice.
+def _pin_code(place: str, folder: str) -> PinnedCode:
+    """The code in the current folder, and beside the file `place`, as it was when this place was
+    first named in this process: no module is imported twice.
     """
-    return PinnedCode.of((), folders)
+    folders = [folder]
+    if place.endswith(".py"):
+        place = os.path.realpath(place)
+        folders.append(os.path.dirname(place))
+    return PinnedCode.of([place], folders)
 
 
 @frozen
