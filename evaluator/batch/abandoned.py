@@ -117,30 +117,41 @@ class _WrittenRuns:
     """
 
     def __init__(self, folder: BatchFolder, runs: Iterable[tuple[str, int]]) -> None:
-        self._answers: dict[tuple[str, int | None], _Counted] = {}
+        self._runs = {(label.partition("/")[0], task_id) for label, task_id in runs}
+        self._answers: dict[tuple[str, int], _Counted] = {}
         self._judges: set[tuple[str, int]] = set()
-        identities = {label.partition("/")[0].encode(errors="replace") for label, _ in runs}
-        if identities:
+        # Results whose line does not say which judges it counts, as those of earlier versions.
+        self._judged: set[tuple[str, str]] = set()
+        if self._runs:
+            identities = {identity.encode(errors="replace") for identity, _ in self._runs}
             folder.give_lines(self._note, identities)
 
     def _note(self, result: Mapping[str, Any]) -> None:
         identity = result["identity"]
         judge_tasks = result.get("judge_tasks", ())
-        self._judges.update((identity, task) for task in judge_tasks)
-        self._answers[identity, result["task_id"]] = _Counted(
-            Usage.from_dict(result["usage"]),
-            result["interrupted_calls"],
-            judge_tasks=judge_tasks,
-            # The task of such a result is resumed when its sample is tried again.
-            may_continue=bool(result["retryable"]),
-        )
+        if judge_tasks:
+            self._judges.update((identity, task) for task in judge_tasks)
+        elif any("usage" in score for score in result["scores"].values()):
+            self._judged.add((identity, result["scored_by"]))
+        run = (identity, result["task_id"])
+        if run in self._runs:
+            self._answers[run] = _Counted(
+                Usage.from_dict(result["usage"]),
+                result["interrupted_calls"],
+                judge_tasks=judge_tasks,
+                # The task of such a result is resumed when its sample is tried again.
+                may_continue=bool(result["retryable"]),
+            )
 
     def counted(self, label: str, task_id: int) -> _Counted | None:
         """None where no line comes from this run."""
-        identity, is_judge, _ = label.partition("/")
+        identity, is_judge, rest = label.partition("/")
         if not is_judge:
             return self._answers.get((identity, task_id))
-        return _Counted() if (identity, task_id) in self._judges else None
+        is_counted = (identity, task_id) in self._judges
+        if is_counted or (identity, rest.partition("/")[0]) in self._judged:
+            return _Counted()
+        return None
 
 
 def uncounted_runs(

@@ -275,11 +275,13 @@ MakeWork = Callable[[BatchFolder, ResultIndex, Callable[[Verdict], None]], Pendi
 class UnrecordedRuns:
     """Task files of samples and of their judges that no result counts, or not all of it: the label
     and the id of each in `runs`, in the order of the ids. `newest`: those that a session continues,
-    by label.
+    by label. `counted`: completed ones that results count, whose answers are asked for again, as
+    where a row, a template or the scorers are again what they were before.
     """
 
     runs: Sequence[tuple[str, int]] = ()
     newest: dict[str, int] = field(default_factory=dict[str, int])
+    counted: dict[str, int] = field(default_factory=dict[str, int])
 
 
 def find_unrecorded(
@@ -294,22 +296,32 @@ def find_unrecorded(
     recorded = earlier.by_identity()
     found = list(before)
     failed: set[int] = set()
+    completed: dict[str, int] = {}
     for task_id, status, labels in store.labelled():
         label = sample_label(labels)
         if not label:
             continue
         identity, is_judge, rest = label.partition("/")
         entry = recorded(identity)
+        is_error = entry is not None and entry.verdict is Verdict.ERROR
+        is_of_others = entry is None or (
+            bool(is_judge) and entry.scored_by.decode() != rest.partition("/")[0]
+        )
         # Of most samples the index says enough.
-        if (
-            entry is None
-            or entry.verdict is Verdict.ERROR
-            or status not in ("completed", "failed")
-            or (is_judge and entry.scored_by.decode() != rest.partition("/")[0])
-        ):
+        if is_of_others or is_error or status not in ("completed", "failed"):
             found.append((label, task_id))
-            if entry is not None and entry.verdict is Verdict.ERROR and status == "failed":
+            if is_error and status == "failed":
                 failed.add(task_id)
+            # An error is judged again by its own scorers.
+            if status == "completed" and (is_of_others or not is_judge):
+                completed[label] = max(task_id, completed.get(label, 0))
     runs = sorted(set(found), key=itemgetter(1))
     runs = [(label, task_id) for label, task_id, _ in uncounted_runs(store, runs, folder)]
-    return UnrecordedRuns(runs, {label: task for label, task in runs if task not in failed})
+    newest = {label: task for label, task in runs if task not in failed}
+    uncounted = {task for _, task in runs}
+    counted = {
+        label: task
+        for label, task in completed.items()
+        if label not in newest and task not in uncounted
+    }
+    return UnrecordedRuns(runs, newest, counted=counted)

@@ -226,7 +226,7 @@ async def run_session(
             unrecorded = _unrecorded(store, options, manifest.before, folder, earlier)
             manifest.store_unrecorded(unrecorded.runs)
         continued = ContinuedRuns(store, unrecorded.newest)
-        worker = _make_worker(own, plan, limiter, unrecorded=unrecorded.newest)
+        worker = _make_worker(own, plan, limiter, unrecorded=unrecorded)
         for line in (*plan.notices, *notices, *_repair_notices(folder)):
             display.show("notice", line)
         stack.enter_context(_stopping(stop, limiter))
@@ -356,7 +356,7 @@ def _has_all_results(before: Mapping[str, Any], results: int) -> bool:
 
 
 def _make_worker(
-    evaluator: Evaluator, plan: BatchPlan, limiter: RateLimiter, unrecorded: dict[str, int]
+    evaluator: Evaluator, plan: BatchPlan, limiter: RateLimiter, unrecorded: UnrecordedRuns
 ) -> Worker:
     options = plan.options
     return Worker(
@@ -366,7 +366,8 @@ def _make_worker(
         versions=plan.versions,
         count_as_failed=options.count_as_failed,
         limited=options.limited,
-        unrecorded=unrecorded,
+        unrecorded=unrecorded.newest,
+        counted=unrecorded.counted,
         unfinished=options.unfinished,
         repair=options.repair,
         cluster=options.cluster,

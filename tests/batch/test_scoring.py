@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 
 from evaluator import BatchResult, TaskStore, Usage, UsageError
 from evaluator.batch import Stop, control_batch, open_batch, score_batch_sync
+from evaluator.batch.abandoned import recorded_use
 from evaluator.batch.display import NoDisplay
 from evaluator.batch.folder import BatchFolder
+from evaluator.batch.identity import encode_results
 from evaluator.batch.pending import find_unrecorded
 from evaluator.batch.progress import Snapshot
 from evaluator.batch.scoring import history_table
@@ -170,19 +173,81 @@ def test_judges_count_once_where_earlier_scorers_judge_again_after_a_kill(
     spending = score(GRADED).summary.spending
     for_each = spending.scoring_input_tokens.known / len(calls)
     assert len(calls) == 3 and for_each > 0
-    for scorer in ({**GRADED, "pass_at": 0.9}, GRADED):
+    # The answers of the first judges are used again.
+    for scorer, asked in (({**GRADED, "pass_at": 0.9}, 6), (GRADED, 6), ("includes", 6)):
         again = score(scorer, replace=True)
-        # As a session that was killed after it wrote the last score.
-        with BatchFolder.open(again.folder) as folder:
-            manifest = folder.manifest()
-            manifest["state"] = manifest["sessions"][-1]["state"] = "running"
-            folder.write_manifest(manifest)
+        _look_killed(again.folder)
+        assert len(calls) == asked
         for summary in (again.summary, open_batch(again.folder).summarise()):
+            assert summary.counts.passed == 3
             earlier = summary.replaced_spending
             assert earlier is not None
             both = (summary.spending, earlier)
             counted = sum(each.scoring_input_tokens.known for each in both)
             assert counted == for_each * len(calls), scorer
+
+
+def _look_killed(folder: Path) -> None:
+    """As a session that was killed after it wrote the last result."""
+    with BatchFolder.open(folder) as batch:
+        manifest = batch.manifest()
+        manifest["state"] = manifest["sessions"][-1]["state"] = "running"
+        batch.write_manifest(manifest)
+
+
+def test_the_answer_to_a_row_that_is_changed_back_is_used_again_and_counted_once(
+    make_evaluator: MakeEvaluator, run: Run, calls: Calls
+) -> None:
+    judging = make_evaluator(QUIZ + JUDGE, backend=Scripted(script=calls))
+    calls.otherwise = lambda prompt: '{"score": 1}' if prompt.startswith("Judge") else "0"
+    rows = ROWS[:2]
+    changed = [{**ROWS[0], "question": "What is 0 + 0 + 0?"}, ROWS[1]]
+    first = run(rows, evaluator=judging, scorers=[GRADED])
+    store = TaskStore(first.folder / "tasks")
+    for given, more in ((changed, []), (rows, []), (rows, ["includes"]), (changed, [])):
+        _look_killed(first.folder)
+        again = run(
+            given, evaluator=judging, scorers=[GRADED, *more], resume=True, on_changed="run"
+        )
+        assert len(calls) == 6 and again.summary.counts.error == 0
+        used = recorded_use(store, set(store.ids())).usage
+        for summary in (again.summary, open_batch(again.folder).summarise()):
+            earlier = summary.replaced_spending
+            assert earlier is not None
+            both = (summary.spending, earlier)
+            tokens = sum(each.input_tokens.known + each.scoring_input_tokens.known for each in both)
+            assert tokens == used.input_tokens
+
+
+def test_judges_of_results_of_an_earlier_version_are_counted_once_and_asked_again(
+    run: Run, score: Any, calls: Calls
+) -> None:
+    """Its lines do not say which judges they count."""
+    run(ROWS[:2])
+    calls.otherwise = lambda prompt: "unsure" if "Judge: 0" in prompt else '{"score": 1}'
+    folder = score(GRADED).folder
+    path = folder / "results.jsonl"
+    with BatchFolder.open(folder) as batch:
+        lines = [replace(line, judge_tasks=()) for line in batch.lines()]
+        path.write_bytes(b"".join(line for line, _ in encode_results(lines, None)))
+        manifest = batch.manifest()
+        del manifest["unrecorded"]
+        batch.write_manifest(manifest)
+    _look_killed(folder)
+    calls.clear()
+    calls.otherwise = lambda prompt: '{"score": 1}'
+    for scorers in ([GRADED], [{**GRADED, "pass_at": 0.9}]):
+        again = score(*scorers, replace=True)
+        assert again.summary.counts.passed == 2
+        _look_killed(folder)
+        store = TaskStore(folder / "tasks")
+        used = recorded_use(store, set(store.ids())).usage
+        earlier = again.summary.replaced_spending
+        assert earlier is not None
+        both = (again.summary.spending, earlier)
+        tokens = sum(each.input_tokens.known + each.scoring_input_tokens.known for each in both)
+        assert tokens == used.input_tokens
+    assert len(calls) == 3
 
 
 def test_a_judge_that_an_earlier_session_found_without_a_result_stays_known(
