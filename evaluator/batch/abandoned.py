@@ -111,31 +111,35 @@ class _Counted:
         return self.usage.turns + self.interrupted_calls
 
 
+_JUDGED = _Counted()
+
+
 class _WrittenRuns:
     """What the lines of the results count of `runs`, each a label and a task: all lines, whether
     they count or were replaced. Those of the runs' samples are read, if there are runs.
     """
 
     def __init__(self, folder: BatchFolder, runs: Iterable[tuple[str, int]]) -> None:
-        self._runs = {(label.partition("/")[0], task_id) for label, task_id in runs}
-        self._answers: dict[tuple[str, int], _Counted] = {}
-        self._judges: set[tuple[str, int]] = set()
+        self._counted: dict[tuple[str, int], _Counted | None] = {
+            (label.partition("/")[0], task_id): None for label, task_id in runs
+        }
         # Results whose line does not say which judges it counts, as those of earlier versions.
         self._judged: set[tuple[str, str]] = set()
-        if self._runs:
-            identities = {identity.encode(errors="replace") for identity, _ in self._runs}
+        if self._counted:
+            identities = {identity.encode(errors="replace") for identity, _ in self._counted}
             folder.give_lines(self._note, identities)
 
     def _note(self, result: Mapping[str, Any]) -> None:
         identity = result["identity"]
         judge_tasks = result.get("judge_tasks", ())
-        if judge_tasks:
-            self._judges.update((identity, task) for task in judge_tasks)
-        elif any("usage" in score for score in result["scores"].values()):
+        for task_id in judge_tasks:
+            if (identity, task_id) in self._counted:
+                self._counted[identity, task_id] = _JUDGED
+        if not judge_tasks and any("usage" in score for score in result["scores"].values()):
             self._judged.add((identity, result["scored_by"]))
         run = (identity, result["task_id"])
-        if run in self._runs:
-            self._answers[run] = _Counted(
+        if run in self._counted:
+            self._counted[run] = _Counted(
                 Usage.from_dict(result["usage"]),
                 result["interrupted_calls"],
                 judge_tasks=judge_tasks,
@@ -146,12 +150,10 @@ class _WrittenRuns:
     def counted(self, label: str, task_id: int) -> _Counted | None:
         """None where no line comes from this run."""
         identity, is_judge, rest = label.partition("/")
-        if not is_judge:
-            return self._answers.get((identity, task_id))
-        is_counted = (identity, task_id) in self._judges
-        if is_counted or (identity, rest.partition("/")[0]) in self._judged:
-            return _Counted()
-        return None
+        counted = self._counted.get((identity, task_id))
+        if is_judge and (identity, rest.partition("/")[0]) in self._judged:
+            counted = _JUDGED
+        return counted
 
 
 def uncounted_runs(

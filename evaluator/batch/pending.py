@@ -274,12 +274,14 @@ MakeWork = Callable[[BatchFolder, ResultIndex, Callable[[Verdict], None]], Pendi
 @frozen
 class UnrecordedRuns:
     """Task files of samples and of their judges that no result counts, or not all of it: the label
-    and the id of each in `runs`, in the order of the ids. `newest`: those that a session continues,
-    by label. `counted`: completed ones that results count, whose answers are asked for again, as
-    where a row, a template or the scorers are again what they were before.
+    and the id of each in `runs`, in the order of the ids. `ended`: those that a later session may
+    not find again. `newest`: those that a session continues, by label. `counted`: completed ones
+    that results count, whose answers are asked for again, as where a row, a template or the scorers
+    are again what they were before.
     """
 
     runs: Sequence[tuple[str, int]] = ()
+    ended: Sequence[tuple[str, int]] = ()
     newest: dict[str, int] = field(default_factory=dict[str, int])
     counted: dict[str, int] = field(default_factory=dict[str, int])
 
@@ -295,6 +297,7 @@ def find_unrecorded(
     """
     recorded = earlier.by_identity()
     found = list(before)
+    ended = {task_id for _, task_id in found}
     failed: set[int] = set()
     completed: dict[str, int] = {}
     for task_id, status, labels in store.labelled():
@@ -307,9 +310,12 @@ def find_unrecorded(
         is_of_others = entry is None or (
             bool(is_judge) and entry.scored_by.decode() != rest.partition("/")[0]
         )
+        has_ended = status in ("completed", "failed")
         # Of most samples the index says enough.
-        if is_of_others or is_error or status not in ("completed", "failed"):
+        if is_of_others or is_error or not has_ended:
             found.append((label, task_id))
+            if has_ended:
+                ended.add(task_id)
             if is_error and status == "failed":
                 failed.add(task_id)
             # An error is judged again by its own scorers.
@@ -324,4 +330,6 @@ def find_unrecorded(
         for label, task in completed.items()
         if label not in newest and task not in uncounted
     }
-    return UnrecordedRuns(runs, newest, counted=counted)
+    return UnrecordedRuns(
+        runs, [run for run in runs if run[1] in ended], newest=newest, counted=counted
+    )

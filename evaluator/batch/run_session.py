@@ -112,8 +112,8 @@ class SessionManifest:
         self._folder.write_manifest(self._manifest | {"state": state})
 
     def store_unrecorded(self, runs: Iterable[tuple[str, int]]) -> None:
-        """Stores the runs that no result counts when the session begins. A result that it writes
-        may hide that one of them is not counted from a session after it.
+        """Stores the runs that have ended and that no result counts when the session begins. A
+        result that it writes may hide that one of them is not counted from a session after it.
         """
         found = [{"label": label, "task_id": task_id} for label, task_id in runs]
         if found != self._manifest["unrecorded"]:
@@ -224,7 +224,7 @@ async def run_session(
             if part is not None:
                 store.skip_to(part.number * SHARD_IDS)
             unrecorded = _unrecorded(store, options, manifest.before, folder, earlier)
-            manifest.store_unrecorded(unrecorded.runs)
+            manifest.store_unrecorded(unrecorded.ended)
         continued = ContinuedRuns(store, unrecorded.newest)
         worker = _make_worker(own, plan, limiter, unrecorded=unrecorded)
         for line in (*plan.notices, *notices, *_repair_notices(folder)):
@@ -331,7 +331,7 @@ def _unrecorded(
     """
     if not options.retry_errors and _has_all_results(before, len(earlier)):
         runs = sorted(_runs_in(before.get("abandoned")), key=itemgetter(1))
-        return UnrecordedRuns(runs, dict(runs))
+        return UnrecordedRuns(runs, runs, newest=dict(runs))
     damage = store.damage(repair=options.repair)
     if damage and not options.repair:
         raise BatchDamaged(f"{damage[0]}; to evaluate the samples that follow it again, {REPAIR}")

@@ -268,7 +268,26 @@ def test_a_judge_that_an_earlier_session_found_without_a_result_stays_known(
     batch = BatchFolder.reader(folder)
     for before in ([], [run_of_judge], [(run_of_judge[0], judge)]):
         found = find_unrecorded(TaskStore(store.root), batch.index(), batch, before)
-        assert found.runs == [run for run in before if run == run_of_judge]
+        assert found.runs == found.ended == [run for run in before if run == run_of_judge]
+
+
+def test_only_runs_that_may_not_be_found_again_are_kept_in_the_manifest(run: Run) -> None:
+    """The others can be as many as the samples: those that wait for a provider batch."""
+    first = run(ROWS[:2])
+    store = TaskStore(first.folder / "tasks", is_packed=True)
+    ids: dict[str, int] = {}
+    for has_ended in (True, False):
+        labels = {"sample": "ab12" if has_ended else "cd34"}
+        journal = store.create("quiz", extra={"labels": labels})
+        if has_ended:
+            journal.close(Summary("completed", 0, 0, 0.5, {"turns": 1}, {"status": "COMPLETE"}))
+        else:
+            journal.abandon()
+        ids[labels["sample"]] = journal.id
+    store.close()
+    batch = BatchFolder.reader(first.folder)
+    found = find_unrecorded(TaskStore(store.root), batch.index(), batch)
+    assert found.runs == list(ids.items()) and dict(found.ended) == {"ab12": ids["ab12"]}
 
 
 def test_an_answer_whose_task_file_is_gone_is_still_that_of_its_task(run: Run, score: Any) -> None:
