@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from evaluator import BatchResult, TaskStore, Usage, UsageError
-from evaluator.batch import Stop, control_batch, open_batch, score_batch_sync
+from evaluator.batch import Stop, Verdict, control_batch, open_batch, score_batch_sync
 from evaluator.batch.abandoned import recorded_use
 from evaluator.batch.display import NoDisplay
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.identity import encode_results
 from evaluator.batch.pending import find_unrecorded
 from evaluator.batch.progress import Snapshot
+from evaluator.batch.records import Failure
 from evaluator.batch.scoring import history_table
 from evaluator.batch.thresholds import check_thresholds, parse_threshold
 from evaluator.record.steps import Summary
@@ -217,6 +218,31 @@ def test_the_answer_to_a_row_that_is_changed_back_is_used_again_and_counted_once
             both = (summary.spending, earlier)
             tokens = sum(each.input_tokens.known + each.scoring_input_tokens.known for each in both)
             assert tokens == used.input_tokens
+
+
+def test_an_answer_whose_scoring_has_ended_its_process_is_scored_again_and_counted_once(
+    run: Run, calls: Calls
+) -> None:
+    first = run(ROWS[:1])
+    (result,) = first.results()
+    crashed = replace(
+        result,
+        verdict=Verdict.ERROR,
+        scores={},
+        content="",
+        failure=Failure("TASK_FAILURE", "unexpected_error", message="the process ended"),
+        usage=Usage(),
+        task_id=None,
+        task_file=None,
+    )
+    with BatchFolder.open(first.folder) as batch:
+        batch.append_lines(b"".join(line for line, _ in encode_results([crashed], None)))
+    for options in ({"retry_errors": True}, {"scorers": ["exact", "includes"]}):
+        again = run(ROWS[:1], resume=True, **options)
+        assert len(calls) == 1 and again.summary.counts.passed == 1
+        earlier = again.summary.replaced_spending
+        assert earlier is not None and again.summary.spending.input_tokens.known == 0
+        assert earlier.input_tokens.known == result.usage.input_tokens
 
 
 def test_judges_of_results_of_an_earlier_version_are_counted_once_and_asked_again(
