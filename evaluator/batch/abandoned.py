@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from evaluator.batch.folder import BatchFolder
-from evaluator.batch.records import SampleResult
+from evaluator.batch.records import SampleResult, judge_tasks_of
 from evaluator.batch.work_items import WorkItem
 from evaluator.errors import RecordError
 from evaluator.errors.results import Usage
@@ -131,7 +131,7 @@ class _WrittenRuns:
 
     def _note(self, result: Mapping[str, Any]) -> None:
         identity = result["identity"]
-        judge_tasks = result.get("judge_tasks", ())
+        judge_tasks = judge_tasks_of(result)
         for task_id in judge_tasks:
             if (identity, task_id) in self._counted:
                 self._counted[identity, task_id] = _JUDGED

@@ -243,14 +243,15 @@ class Worker:
             # It waited for a provider batch in this session, and has failed since.
             task = None
         counted = None
-        if task is None and work.retry_of is None:
+        if work.retry_of is None:
             counted = self.counted.get(work.identity.value)
         complete = counted if task is None else task
         if complete is not None and complete != work.resumes:
             ended = self._ended_run(work, complete)
             if ended is not None and ended.summary is not None:
                 outcome = _recorded_outcome(ended)
-                if counted is not None:
+                # It is unrecorded too, where its judges waited for a provider batch.
+                if complete == counted:
                     outcome = _without_use(outcome)
                 return outcome, ended.known_header().created, ended.summary.duration_s
         started = now()

@@ -365,6 +365,8 @@ async def what_is_only_judged_anew_makes_no_call(bench: Bench) -> None:
 async def an_answer_that_a_result_counts_is_used_again_and_counts_nothing(bench: Bench) -> None:
     await bench.run(bench.works(9))
     bench.counted = {sample_label(labels): task for task, _, labels in bench.store.labelled()}
+    # As a sample whose judge waits for a provider batch.
+    bench.unrecorded = {"identity-0": bench.counted["identity-0"]}
     # It is run again, not only given its answer once more.
     retried = bench.counted["identity-8"]
     await bench.run([*bench.works(8), replace(bench.work(8), retry_of=retried)])
