@@ -225,7 +225,6 @@ async def run_session(
                 store.skip_to(part.number * SHARD_IDS)
             unrecorded = _unrecorded(store, options, manifest.before, folder, earlier)
             manifest.store_unrecorded(unrecorded.ended)
-        continued = ContinuedRuns(store, unrecorded.newest)
         worker = _make_worker(own, plan, limiter, unrecorded=unrecorded)
         for line in (*plan.notices, *notices, *_repair_notices(folder)):
             display.show("notice", line)
@@ -256,7 +255,7 @@ async def run_session(
                     tally,
                     columns=columns,
                     scrub=None if store is None else store.redactor,
-                    continued=continued,
+                    continued=ContinuedRuns(store, unrecorded.newest),
                 ),
                 make_work=make_work,
                 looks=_make_looks(plan, folder, manifest.store_decision),
@@ -267,8 +266,7 @@ async def run_session(
         # Calls that were parked in this session are among those of the worker.
         runs = {*unrecorded.runs, *worker.unrecorded.items()}
         if store is not None and runs:
-            is_complete = ended.state == "complete"
-            manifest.store_abandoned(store, sorted(runs), is_complete=is_complete)
+            manifest.store_abandoned(store, sorted(runs), is_complete=ended.state == "complete")
         return ended, session.results.columns
 
 
