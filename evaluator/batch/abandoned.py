@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from evaluator.batch.folder import BatchFolder
-from evaluator.batch.records import SampleResult
+from evaluator.batch.records import SampleResult, judge_tasks_of
 from evaluator.batch.work_items import WorkItem
 from evaluator.errors import RecordError
 from evaluator.errors.results import Usage
@@ -111,36 +111,49 @@ class _Counted:
         return self.usage.turns + self.interrupted_calls
 
 
+_JUDGED = _Counted()
+
+
 class _WrittenRuns:
     """What the lines of the results count of `runs`, each a label and a task: all lines, whether
     they count or were replaced. Those of the runs' samples are read, if there are runs.
     """
 
     def __init__(self, folder: BatchFolder, runs: Iterable[tuple[str, int]]) -> None:
-        self._answers: dict[tuple[str, int | None], _Counted] = {}
-        self._judges: set[tuple[str, int]] = set()
-        identities = {label.partition("/")[0].encode(errors="replace") for label, _ in runs}
-        if identities:
+        self._counted: dict[tuple[str, int], _Counted | None] = {
+            (label.partition("/")[0], task_id): None for label, task_id in runs
+        }
+        # Results whose line does not say which judges it counts, as those of earlier versions.
+        self._judged: set[tuple[str, str]] = set()
+        if self._counted:
+            identities = {identity.encode(errors="replace") for identity, _ in self._counted}
             folder.give_lines(self._note, identities)
 
     def _note(self, result: Mapping[str, Any]) -> None:
         identity = result["identity"]
-        judge_tasks = result.get("judge_tasks", ())
-        self._judges.update((identity, task) for task in judge_tasks)
-        self._answers[identity, result["task_id"]] = _Counted(
-            Usage.from_dict(result["usage"]),
-            result["interrupted_calls"],
-            judge_tasks=judge_tasks,
-            # The task of such a result is resumed when its sample is tried again.
-            may_continue=bool(result["retryable"]),
-        )
+        judge_tasks = judge_tasks_of(result)
+        for task_id in judge_tasks:
+            if (identity, task_id) in self._counted:
+                self._counted[identity, task_id] = _JUDGED
+        if not judge_tasks and any("usage" in score for score in result["scores"].values()):
+            self._judged.add((identity, result["scored_by"]))
+        run = (identity, result["task_id"])
+        if run in self._counted:
+            self._counted[run] = _Counted(
+                Usage.from_dict(result["usage"]),
+                result["interrupted_calls"],
+                judge_tasks=judge_tasks,
+                # The task of such a result is resumed when its sample is tried again.
+                may_continue=bool(result["retryable"]),
+            )
 
     def counted(self, label: str, task_id: int) -> _Counted | None:
         """None where no line comes from this run."""
-        identity, is_judge, _ = label.partition("/")
-        if not is_judge:
-            return self._answers.get((identity, task_id))
-        return _Counted() if (identity, task_id) in self._judges else None
+        identity, is_judge, rest = label.partition("/")
+        counted = self._counted.get((identity, task_id))
+        if is_judge and (identity, rest.partition("/")[0]) in self._judged:
+            counted = _JUDGED
+        return counted
 
 
 def uncounted_runs(

@@ -346,11 +346,12 @@ class BatchFolder:
         for number, line in self._current():
             yield self._parsed(line, number)
 
-    def give_current_lines(self, add: Callable[[bytes, Mapping[str, Any]], None]) -> None:
-        """Calls `add` with the line of each current result, without its line end, and the result as
-        JSON. Raises: as `index`.
+    def give_stored_lines(self, add: Callable[[bytes, Mapping[str, Any]], None]) -> None:
+        """Calls `add` with every line, as `lines`, without its line end, and the result as JSON.
+
+        Raises: as `index`.
         """
-        for number, line in self._current():
+        for number, _, line, _ in self._lines():
             self._give(partial(add, line), line, number)
 
     def _current(self) -> Iterator[tuple[int, bytes]]:

@@ -173,38 +173,47 @@ def _write(parts: Sequence[_ShardBatch], path: Path) -> None:
             lost += _copy_results(part, folder, columns)
             _copy_tasks(part.folder / TASKS, path / TASKS)
             copy_labels(part.folder, path)
-        folder.write_manifest(_merged_manifest(parts, lost))
+        manifest = _merged_manifest(parts, lost)
+        manifest["left_out"] = [
+            key for key in manifest["left_out"] if columns.keys.find(key) is None
+        ]
+        folder.write_manifest(manifest)
         folder.write_summary(open_batch(path).summarise_columns(columns).to_dict())
         folder.sync()
 
 
 def _copy_results(part: _ShardBatch, folder: BatchFolder, columns: Columns) -> list[str]:
-    """Copies the lines of current results, and adds them to `columns`. Returns: what the shard has
-    lost.
+    """Copies the lines of results, also of those that were replaced or left out, and adds them to
+    `columns`. Returns: what the shard has lost.
 
-    Raises: UsageError, if another shard has one of them.
+    Raises: UsageError, if another shard has one of the results.
     """
     records = set(TaskStore(part.folder / TASKS).ids())
     is_left_out = part.batch.is_left_out()
-    count = without_record = size = 0
+    first = len(columns)
+    size = 0
+    without_record: set[int] = set()
     lines: list[bytes] = []
 
     def add(line: bytes, result: Mapping[str, Any]) -> None:
-        nonlocal count, without_record, size
+        nonlocal size
         if is_left_out(result["template"], result["variant"], result["key"]):
-            return
-        known = len(columns)
-        columns.add(result)
-        if len(columns) == known:
-            raise UsageError(
-                f"{part.folder}: sample {result['sample_id']!r} (epoch {result['epoch']}, "
-                f"{result['template']}, {result['variant']}) is in another shard too; were the "
-                "rows changed between them?"
-            )
-        count += 1
-        task_id = result["task_id"]
-        if task_id is not None and task_id not in records:
-            without_record += 1
+            if columns.keys.find(result["key"]) is not None:
+                return  # another shard has the row now
+            columns.leave_out(result)
+        else:
+            row = columns.add(result)
+            if row < first:
+                raise UsageError(
+                    f"{part.folder}: sample {result['sample_id']!r} (epoch {result['epoch']}, "
+                    f"{result['template']}, {result['variant']}) is in another shard too; were the "
+                    "rows changed between them?"
+                )
+            task_id = result["task_id"]
+            if task_id is None or task_id in records:
+                without_record.discard(row)
+            else:
+                without_record.add(row)
         lines.append(line)
         size += len(line)
         if size >= _WRITE_BYTES:
@@ -212,9 +221,10 @@ def _copy_results(part: _ShardBatch, folder: BatchFolder, columns: Columns) -> l
             lines.clear()
             size = 0
 
-    BatchFolder.reader(part.folder).give_current_lines(add)
+    BatchFolder.reader(part.folder).give_stored_lines(add)
     if lines:
         folder.append_lines(b"\n".join(lines) + b"\n")
+    count = len(columns) - first
     lost: list[str] = []
     total = part.manifest.get("total")
     if part.manifest.get("state") == "complete" and isinstance(total, int) and count < total:
@@ -222,7 +232,9 @@ def _copy_results(part: _ShardBatch, folder: BatchFolder, columns: Columns) -> l
             f"shard {part.shard} has lost {total - count:,} of its {amount(total, 'result')}"
         )
     if without_record:
-        lost.append(f"shard {part.shard} has lost the records of {amount(without_record, 'task')}")
+        lost.append(
+            f"shard {part.shard} has lost the records of {amount(len(without_record), 'task')}"
+        )
     return lost
 
 
@@ -299,7 +311,7 @@ def _merged_manifest(parts: Sequence[_ShardBatch], lost: Sequence[str]) -> dict[
         "created": min(each.get("created") or "" for each in manifests),
         "state": state,
         "total": total,
-        "left_out": [],
+        "left_out": sorted({key for each in manifests for key in each.get("left_out", [])}),
         "abandoned": [run for each in manifests for run in items_of(each.get("abandoned"))],
         "unrecorded": [run for each in manifests for run in items_of(each.get("unrecorded"))],
         "settings": {

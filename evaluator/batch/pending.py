@@ -274,12 +274,16 @@ MakeWork = Callable[[BatchFolder, ResultIndex, Callable[[Verdict], None]], Pendi
 @frozen
 class UnrecordedRuns:
     """Task files of samples and of their judges that no result counts, or not all of it: the label
-    and the id of each in `runs`, in the order of the ids. `newest`: those that a session continues,
-    by label.
+    and the id of each in `runs`, in the order of the ids. `ended`: those that a later session may
+    not find again. `newest`: those that a session continues, by label. `counted`: completed ones
+    that results count, whose answers are asked for again, as where a row, a template or the scorers
+    are again what they were before.
     """
 
     runs: Sequence[tuple[str, int]] = ()
+    ended: Sequence[tuple[str, int]] = ()
     newest: dict[str, int] = field(default_factory=dict[str, int])
+    counted: dict[str, int] = field(default_factory=dict[str, int])
 
 
 def find_unrecorded(
@@ -292,10 +296,13 @@ def find_unrecorded(
     not continued. `before` were found by an earlier session.
     """
     recorded = earlier.by_identity()
+    before = list(before)
     found: list[tuple[str, int]] = []
-    failed: set[int] = set()
+    ended = {task_id for _, task_id in before}
     # A loss of power may take a task, and give its id to another one.
     gone = {task_id: label for label, task_id in before}
+    failed: set[int] = set()
+    completed: dict[str, int] = {}
     for task_id, status, labels in store.labelled():
         label = sample_label(labels)
         was_found = gone.pop(task_id, "") == label
@@ -303,21 +310,33 @@ def find_unrecorded(
             continue
         identity, is_judge, rest = label.partition("/")
         entry = recorded(identity)
+        is_error = entry is not None and entry.verdict is Verdict.ERROR
+        is_of_others = entry is None or (
+            bool(is_judge) and entry.scored_by.decode() != rest.partition("/")[0]
+        )
+        has_ended = status in ("completed", "failed")
         # Of most samples the index says enough.
-        if (
-            was_found
-            or entry is None
-            or entry.verdict is Verdict.ERROR
-            or status not in ("completed", "failed")
-            or (is_judge and entry.scored_by.decode() != rest.partition("/")[0])
-        ):
+        if is_of_others or is_error or not has_ended:
             found.append((label, task_id))
-            if entry is not None and entry.verdict is Verdict.ERROR and status == "failed":
+            if has_ended:
+                ended.add(task_id)
+            if is_error and status == "failed":
                 failed.add(task_id)
+            # An error is judged again by its own scorers.
+            if status == "completed" and (is_of_others or not is_judge):
+                completed[label] = max(task_id, completed.get(label, 0))
+        elif was_found:
+            found.append((label, task_id))
     found += [(label, task_id) for task_id, label in gone.items()]
     runs = sorted(set(found), key=itemgetter(1))
     runs = [(label, task_id) for label, task_id, _ in uncounted_runs(store, runs, folder)]
-    newest = {
-        label: task_id for label, task_id in runs if task_id not in gone and task_id not in failed
+    newest = {label: task for label, task in runs if task not in gone and task not in failed}
+    uncounted = {task for _, task in runs}
+    counted = {
+        label: task
+        for label, task in completed.items()
+        if label not in newest and task not in uncounted
     }
-    return UnrecordedRuns(runs, newest)
+    return UnrecordedRuns(
+        runs, [run for run in runs if run[1] in ended], newest=newest, counted=counted
+    )

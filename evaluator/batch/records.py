@@ -383,7 +383,16 @@ class SampleResult:
             values[_FAILURE] = Failure.from_dict(data["failure"])
         values[_USAGE] = Usage.from_dict(data["usage"])
         values[_WARNINGS] = tuple(data["warnings"])
-        return cls(*values, judge_tasks=tuple(data.get("judge_tasks", ())))
+        return cls(*values, judge_tasks=judge_tasks_of(data))
+
+
+def judge_tasks_of(result: Mapping[str, Any]) -> tuple[int, ...]:
+    """`judge_tasks` of a result as JSON. Raises: TypeError, for anything but numbers of tasks."""
+    tasks: Any = tuple(result.get("judge_tasks", ()))
+    for task in tasks:
+        if type(task) is not int or task < 0:
+            raise TypeError(f"the task of a judge is {task!r:.50}, expected a number from 0")
+    return tasks
 
 
 _MAX_PLACE = 2**53

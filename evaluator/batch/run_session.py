@@ -112,8 +112,8 @@ class SessionManifest:
         self._folder.write_manifest(self._manifest | {"state": state})
 
     def store_unrecorded(self, runs: Iterable[tuple[str, int]]) -> None:
-        """Stores the runs that no result counts when the session begins. A result that it writes
-        may hide that one of them is not counted from a session after it.
+        """Stores the runs that have ended and that no result counts when the session begins. A
+        result that it writes may hide that one of them is not counted from a session after it.
         """
         found = [{"label": label, "task_id": task_id} for label, task_id in runs]
         if found != self._manifest["unrecorded"]:
@@ -224,9 +224,8 @@ async def run_session(
             if part is not None:
                 store.skip_to(part.number * SHARD_IDS)
             unrecorded = _unrecorded(store, options, manifest.before, folder, earlier)
-            manifest.store_unrecorded(unrecorded.runs)
-        continued = ContinuedRuns(store, unrecorded.newest)
-        worker = _make_worker(own, plan, limiter, unrecorded=unrecorded.newest)
+            manifest.store_unrecorded(unrecorded.ended)
+        worker = _make_worker(own, plan, limiter, unrecorded=unrecorded)
         for line in (*plan.notices, *notices, *_repair_notices(folder)):
             display.show("notice", line)
         stack.enter_context(_stopping(stop, limiter))
@@ -256,7 +255,7 @@ async def run_session(
                     tally,
                     columns=columns,
                     scrub=None if store is None else store.redactor,
-                    continued=continued,
+                    continued=ContinuedRuns(store, unrecorded.newest),
                 ),
                 make_work=make_work,
                 looks=_make_looks(plan, folder, manifest.store_decision),
@@ -267,8 +266,7 @@ async def run_session(
         # Calls that were parked in this session are among those of the worker.
         runs = {*unrecorded.runs, *worker.unrecorded.items()}
         if store is not None and runs:
-            is_complete = ended.state == "complete"
-            manifest.store_abandoned(store, sorted(runs), is_complete=is_complete)
+            manifest.store_abandoned(store, sorted(runs), is_complete=ended.state == "complete")
         return ended, session.results.columns
 
 
@@ -331,7 +329,7 @@ def _unrecorded(
     """
     if not options.retry_errors and _has_all_results(before, len(earlier)):
         runs = sorted(_runs_in(before.get("abandoned")), key=itemgetter(1))
-        return UnrecordedRuns(runs, dict(runs))
+        return UnrecordedRuns(runs, runs, newest=dict(runs))
     damage = store.damage(repair=options.repair)
     if damage and not options.repair:
         raise BatchDamaged(f"{damage[0]}; to evaluate the samples that follow it again, {REPAIR}")
@@ -356,7 +354,7 @@ def _has_all_results(before: Mapping[str, Any], results: int) -> bool:
 
 
 def _make_worker(
-    evaluator: Evaluator, plan: BatchPlan, limiter: RateLimiter, unrecorded: dict[str, int]
+    evaluator: Evaluator, plan: BatchPlan, limiter: RateLimiter, unrecorded: UnrecordedRuns
 ) -> Worker:
     options = plan.options
     return Worker(
@@ -366,7 +364,8 @@ def _make_worker(
         versions=plan.versions,
         count_as_failed=options.count_as_failed,
         limited=options.limited,
-        unrecorded=unrecorded,
+        unrecorded=unrecorded.newest,
+        counted=unrecorded.counted,
         unfinished=options.unfinished,
         repair=options.repair,
         cluster=options.cluster,

@@ -46,6 +46,7 @@ from evaluator.errors.results import (
     TaskError,
     TaskId,
     TaskResult,
+    Usage,
     outcome_from_dict,
 )
 from evaluator.interpreter.calls import usable_schema
@@ -114,10 +115,11 @@ class Worker:
     """Evaluates and judges.
 
     `budget_ended` returns why the batch's budget allows no further call, or None. `unrecorded` are
-    task files of an earlier session that no result refers to, by label; `unfinished`: what to do
-    about a side effect there without a recorded end; `repair`: damaged ones are read up to the
-    damage (see `Evaluator.resume`). `versions`: the version of each scorer, by name. `cluster` and
-    `group_by` are the fields of the summary.
+    task files of an earlier session that no result refers to, by label; `counted` are completed
+    ones that results count already: where they are used again, they count nothing. `unfinished`:
+    what to do about a side effect there without a recorded end; `repair`: damaged ones are read up
+    to the damage (see `Evaluator.resume`). `versions`: the version of each scorer, by name.
+    `cluster` and `group_by` are the fields of the summary.
     """
 
     evaluator: Evaluator
@@ -127,6 +129,7 @@ class Worker:
     count_as_failed: Collection[str] = ()
     limited: Limited = "scored"
     unrecorded: dict[str, int] = field(default_factory=dict[str, int])
+    counted: dict[str, int] = field(default_factory=dict[str, int])
     unfinished: OnUnfinished = "ask"
     repair: bool = False
     cluster: str | None = None
@@ -188,11 +191,18 @@ class Worker:
         store = self.evaluator.services.store
         notes = outcome.notes
         interrupted_calls = notes.get("interrupted_calls", 0)
+        cached_calls = notes.get("cached_calls", 0)
+        usage = outcome.usage
         judge_tasks = tuple(judges.completed.values())
         task_id: int | None = outcome.task_id
         if work.answered is not None:
             task_id = work.answered.task_id
             task_file = work.answered.task_file
+            if work.answered.failure is None:
+                # The result says what it counts: the calls of the run may be those of another one.
+                usage = work.answered.usage
+                cached_calls = work.answered.cached_calls
+                interrupted_calls = 0
             # Those of earlier judges too, and of a further try whose result was not written.
             if interrupted_calls and store is not None:
                 of_judges = recorded_use(store, work.answered.judge_tasks)
@@ -208,12 +218,12 @@ class Worker:
             parsed=parsed,
             scores=scores,
             failure=failure,
-            usage=outcome.usage,
+            usage=usage,
             duration_s=duration_s,
             started=started,
             task_id=task_id,
             task_file=task_file,
-            cached_calls=notes.get("cached_calls", 0),
+            cached_calls=cached_calls,
             interrupted_calls=interrupted_calls + judges.interrupted_calls,
             warnings=tuple(map(str, notes["warnings"])) if "warnings" in notes else (),
             judge_tasks=judge_tasks,
@@ -232,10 +242,17 @@ class Worker:
         if task == work.retry_of:
             # It waited for a provider batch in this session, and has failed since.
             task = None
-        if task is not None and task != work.resumes:
-            ended = self._ended_run(work, task)
+        counted = None
+        if work.retry_of is None:
+            counted = self.counted.get(work.identity.value)
+        complete = counted if task is None else task
+        if complete is not None and complete != work.resumes:
+            ended = self._ended_run(work, complete)
             if ended is not None and ended.summary is not None:
                 outcome = _recorded_outcome(ended)
+                # It is unrecorded too, where its judges waited for a provider batch.
+                if complete == counted:
+                    outcome = _without_use(outcome)
                 return outcome, ended.known_header().created, ended.summary.duration_s
         started = now()
         began = clock.monotonic()
@@ -466,12 +483,15 @@ class Worker:
             label = f"{work.identity.value}/{work.judged_by()}/{scorer.name}/{next(calls)}"
             task = self.unrecorded.get(label)
             handler = work.variant.handler
-            if task is None:
+            complete = self.counted.get(label) if task is None else task
+            if complete is None:
                 ended = None
             else:
-                ended = self._ended(task, template, inputs, None, handler)
+                ended = self._ended(complete, template, inputs, None, handler)
             if ended is not None:
                 judged = _recorded_outcome(ended)
+                if task is None:
+                    return _without_use(judged)
             elif task is not None and self._is_run(task, template, inputs, None, handler):
                 judged = await self._resume(task, inputs)
             else:
@@ -532,6 +552,14 @@ def _recorded_outcome(recording: Recording) -> Outcome:
     summary = recording.summary
     result = {} if summary is None else summary.result
     return replace(outcome_from_dict(result), task_id=TaskId(recording.known_header().task_id))
+
+
+def _without_use(outcome: Outcome) -> Outcome:
+    """An outcome whose calls another result counts."""
+    notes = dict(outcome.notes)
+    notes.pop("interrupted_calls", None)
+    notes.pop("cached_calls", None)
+    return replace(outcome, usage=Usage(), notes=notes)
 
 
 def _rejection(outcome: Outcome) -> str | None:

@@ -91,15 +91,28 @@ def test_a_line_with_a_checksum_that_is_not_a_result_is_refused_by_its_number(
 
 @pytest.mark.parametrize("place", ["3", 2**64, -1, True, None])
 def test_a_result_whose_place_is_no_count_is_refused(run: Run, tmp_path: Path, place: Any) -> None:
+    _write_fourth_line(run, tmp_path, {"place": place})
+    with pytest.raises(RecordError, match=r"results\.jsonl:4: TypeError: the place of a row is"):
+        list(open_batch(tmp_path / "batch").results())
+
+
+@pytest.mark.parametrize("tasks", [["../../TASK-3"], [-1], [True], [[3]], 3, None])
+def test_a_result_whose_judges_are_no_tasks_is_refused(
+    run: Run, tmp_path: Path, tasks: Any
+) -> None:
+    _write_fourth_line(run, tmp_path, {"judge_tasks": tasks})
+    with pytest.raises(RecordError, match=r"results\.jsonl:4: TypeError: "):
+        list(open_batch(tmp_path / "batch").results())
+
+
+def _write_fourth_line(run: Run, folder: Path, changed: dict[str, Any]) -> None:
     run()
-    path = tmp_path / "batch" / "results.jsonl"
+    path = folder / "batch" / "results.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
-    data = json.loads(lines[3]) | {"place": place}
+    data = json.loads(lines[3]) | changed
     del data["crc32"]
     line = seal_line(json.dumps(data, separators=(",", ":")))
     path.write_bytes(b"".join([*lines[:3], line, *lines[4:]]))
-    with pytest.raises(RecordError, match=r"results\.jsonl:4: TypeError: the place of a row is"):
-        list(open_batch(path.parent).results())
 
 
 def test_lines_of_a_version_without_interrupted_calls_are_read(run: Run, tmp_path: Path) -> None:

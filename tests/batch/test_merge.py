@@ -246,3 +246,25 @@ def test_a_shard_knows_its_part() -> None:
     assert [*Shard.parse("2/3").select(range(7), 0)] == [1, 4]
     assert [*Shard.parse("2/3").select(range(3, 7), 3)] == [4]
     assert Shard.parse("2/3").size(7) == 2
+
+
+def test_merged_shards_count_what_replaced_and_left_out_results_have_used(
+    shards: Any, tmp_path: Path
+) -> None:
+    shards(ROWS)
+    changed = [{**ROWS[0], "question": "What is 7 + 7?", "target": "14"}, *ROWS[1:]]
+    few: dict[str, Any] = {"on_changed": "run", "select": {"limit": 8}}
+    folders = shards(changed, resume=True, **few)
+    merged = merge_shards(folders, tmp_path / "merged")
+    stored = BatchFolder.reader(merged.folder).summary()
+    summary = merged.summarise()
+    assert stored == summary.to_dict()
+    assert (summary.counts.passed, summary.left_out) == (8, 2)
+    parts = [open_batch(folder).summarise() for folder in folders]
+    assert summary.replaced_spending is not None
+    expected = sum(
+        part.replaced_spending.input_tokens.known for part in parts if part.replaced_spending
+    )
+    assert summary.replaced_spending.input_tokens.known == expected > 0
+    spending = sum(part.spending.input_tokens.known for part in parts)
+    assert summary.spending.input_tokens.known == spending

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,14 @@ from typing import Any
 import pytest
 
 from evaluator import BatchResult, TaskStore, Usage, UsageError
-from evaluator.batch import Stop, control_batch, open_batch, score_batch_sync
+from evaluator.batch import Stop, Verdict, control_batch, open_batch, score_batch_sync
+from evaluator.batch.abandoned import recorded_use
 from evaluator.batch.display import NoDisplay
 from evaluator.batch.folder import BatchFolder
+from evaluator.batch.identity import encode_results
 from evaluator.batch.pending import find_unrecorded
 from evaluator.batch.progress import Snapshot
+from evaluator.batch.records import Failure
 from evaluator.batch.scoring import history_table
 from evaluator.batch.thresholds import check_thresholds, parse_threshold
 from evaluator.record.steps import Summary
@@ -171,19 +175,106 @@ def test_judges_count_once_where_earlier_scorers_judge_again_after_a_kill(
     spending = score(GRADED).summary.spending
     for_each = spending.scoring_input_tokens.known / len(calls)
     assert len(calls) == 3 and for_each > 0
-    for scorer in ({**GRADED, "pass_at": 0.9}, GRADED):
+    # The answers of the first judges are used again.
+    for scorer, asked in (({**GRADED, "pass_at": 0.9}, 6), (GRADED, 6), ("includes", 6)):
         again = score(scorer, replace=True)
-        # As a session that was killed after it wrote the last score.
-        with BatchFolder.open(again.folder) as folder:
-            manifest = folder.manifest()
-            manifest["state"] = manifest["sessions"][-1]["state"] = "running"
-            folder.write_manifest(manifest)
+        _look_killed(again.folder)
+        assert len(calls) == asked
         for summary in (again.summary, open_batch(again.folder).summarise()):
+            assert summary.counts.passed == 3
             earlier = summary.replaced_spending
             assert earlier is not None
             both = (summary.spending, earlier)
             counted = sum(each.scoring_input_tokens.known for each in both)
             assert counted == for_each * len(calls), scorer
+
+
+def _look_killed(folder: Path) -> None:
+    """As a session that was killed after it wrote the last result."""
+    with BatchFolder.open(folder) as batch:
+        manifest = batch.manifest()
+        manifest["state"] = manifest["sessions"][-1]["state"] = "running"
+        batch.write_manifest(manifest)
+
+
+def test_the_answer_to_a_row_that_is_changed_back_is_used_again_and_counted_once(
+    make_evaluator: MakeEvaluator, run: Run, calls: Calls
+) -> None:
+    judging = make_evaluator(QUIZ + JUDGE, backend=Scripted(script=calls))
+    calls.otherwise = lambda prompt: '{"score": 1}' if prompt.startswith("Judge") else "0"
+    rows = ROWS[:2]
+    changed = [{**ROWS[0], "question": "What is 0 + 0 + 0?"}, ROWS[1]]
+    first = run(rows, evaluator=judging, scorers=[GRADED])
+    store = TaskStore(first.folder / "tasks")
+    for given, more in ((changed, []), (rows, []), (rows, ["includes"]), (changed, [])):
+        _look_killed(first.folder)
+        again = run(
+            given, evaluator=judging, scorers=[GRADED, *more], resume=True, on_changed="run"
+        )
+        assert len(calls) == 6 and again.summary.counts.error == 0
+        used = recorded_use(store, set(store.ids())).usage
+        for summary in (again.summary, open_batch(again.folder).summarise()):
+            earlier = summary.replaced_spending
+            assert earlier is not None
+            both = (summary.spending, earlier)
+            tokens = sum(each.input_tokens.known + each.scoring_input_tokens.known for each in both)
+            assert tokens == used.input_tokens
+
+
+def test_an_answer_whose_scoring_has_ended_its_process_is_scored_again_and_counted_once(
+    run: Run, calls: Calls
+) -> None:
+    first = run(ROWS[:1])
+    (result,) = first.results()
+    crashed = replace(
+        result,
+        verdict=Verdict.ERROR,
+        scores={},
+        content="",
+        failure=Failure("TASK_FAILURE", "unexpected_error", message="the process ended"),
+        usage=Usage(),
+        task_id=None,
+        task_file=None,
+    )
+    with BatchFolder.open(first.folder) as batch:
+        batch.append(crashed)
+    for options in ({"retry_errors": True}, {"scorers": ["exact", "includes"]}):
+        again = run(ROWS[:1], resume=True, **options)
+        assert len(calls) == 1 and again.summary.counts.passed == 1
+        earlier = again.summary.replaced_spending
+        assert earlier is not None and again.summary.spending.input_tokens.known == 0
+        assert earlier.input_tokens.known == result.usage.input_tokens
+
+
+def test_judges_of_results_of_an_earlier_version_are_counted_once_and_asked_again(
+    run: Run, score: Any, calls: Calls
+) -> None:
+    """Its lines do not say which judges they count."""
+    run(ROWS[:2])
+    calls.otherwise = lambda prompt: "unsure" if "Judge: 0" in prompt else '{"score": 1}'
+    folder = score(GRADED).folder
+    path = folder / "results.jsonl"
+    with BatchFolder.open(folder) as batch:
+        lines = [replace(line, judge_tasks=()) for line in batch.lines()]
+        path.write_bytes(b"".join(encode_results(lines, None)[0]))
+        manifest = batch.manifest()
+        del manifest["unrecorded"]
+        batch.write_manifest(manifest)
+    _look_killed(folder)
+    calls.clear()
+    calls.otherwise = lambda prompt: '{"score": 1}'
+    for scorers in ([GRADED], [{**GRADED, "pass_at": 0.9}]):
+        again = score(*scorers, replace=True)
+        assert again.summary.counts.passed == 2
+        _look_killed(folder)
+        store = TaskStore(folder / "tasks")
+        used = recorded_use(store, set(store.ids())).usage
+        earlier = again.summary.replaced_spending
+        assert earlier is not None
+        both = (again.summary.spending, earlier)
+        tokens = sum(each.input_tokens.known + each.scoring_input_tokens.known for each in both)
+        assert tokens == used.input_tokens
+    assert len(calls) == 3
 
 
 def test_a_judge_that_an_earlier_session_found_without_a_result_stays_known(
@@ -204,7 +295,26 @@ def test_a_judge_that_an_earlier_session_found_without_a_result_stays_known(
     batch = BatchFolder.reader(folder)
     for before in ([], [run_of_judge], [(run_of_judge[0], judge)]):
         found = find_unrecorded(TaskStore(store.root), batch.index(), batch, before)
-        assert found.runs == [run for run in before if run == run_of_judge]
+        assert found.runs == found.ended == [run for run in before if run == run_of_judge]
+
+
+def test_only_runs_that_may_not_be_found_again_are_kept_in_the_manifest(run: Run) -> None:
+    """The others can be as many as the samples: those that wait for a provider batch."""
+    first = run(ROWS[:2])
+    store = TaskStore(first.folder / "tasks", is_packed=True)
+    ids: dict[str, int] = {}
+    for has_ended in (True, False):
+        labels = {"sample": "ab12" if has_ended else "cd34"}
+        journal = store.create("quiz", extra={"labels": labels})
+        if has_ended:
+            journal.close(Summary("completed", 0, 0, 0.5, {"turns": 1}, {"status": "COMPLETE"}))
+        else:
+            journal.abandon()
+        ids[labels["sample"]] = journal.id
+    store.close()
+    batch = BatchFolder.reader(first.folder)
+    found = find_unrecorded(TaskStore(store.root), batch.index(), batch)
+    assert found.runs == list(ids.items()) and dict(found.ended) == {"ab12": ids["ab12"]}
 
 
 def test_a_task_that_a_loss_of_power_took_is_counted_and_not_continued(run: Run) -> None:

@@ -264,6 +264,7 @@ class Host:
         self._limiter = RemoteLimiter(self._send)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._unrecorded: dict[str, int] = {}
+        self._counted: dict[str, int] = {}
         self._worker: Worker | None = None
         self._folder: OwnFolder | None = None
         self._budget_ended: str | None = None
@@ -317,6 +318,7 @@ class Host:
             count_as_failed=recipe.count_as_failed,
             limited=recipe.limited,
             unrecorded=self._unrecorded,
+            counted=self._counted,
             unfinished=recipe.unfinished,
             repair=recipe.repair,
         )
@@ -374,6 +376,7 @@ class Host:
     async def _perform(self, job: Job) -> None:
         number = job.number
         self._unrecorded.update(job.unrecorded)
+        self._counted.update(job.counted)
         try:
             if self._worker is None:
                 raise RuntimeError("work arrived before the process was opened")
@@ -387,6 +390,8 @@ class Host:
         finally:
             for label in job.unrecorded:
                 self._unrecorded.pop(label, None)
+            for label in job.counted:
+                self._counted.pop(label, None)
             self._tasks.pop(number, None)
 
     def _end(self, number: int, worker: Worker, done: WorkResult) -> None:

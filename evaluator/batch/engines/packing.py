@@ -7,7 +7,7 @@ writes the lines and adds up the counts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any
 
 from evaluator.batch.identity import Identity, encode_results, parse_line
@@ -21,14 +21,15 @@ from evaluator.record.steps import Scrub
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A sample that a process evaluates. `unrecorded`: task files of the sample, by label. `lost`:
-    how many processes were lost with it, and `unseen` how many of them with its task files: each
-    of these may have made calls.
+    """A sample that a process evaluates. `unrecorded` and `counted`: task files of the sample, by
+    label, as those of a Worker. `lost`: how many processes were lost with it, and `unseen` how many
+    of them with its task files: each of these may have made calls.
     """
 
     number: int
     work: WorkItem
     unrecorded: dict[str, int]
+    counted: dict[str, int] = field(default_factory=dict[str, int])
     lost: int = 0
     unseen: int = 0
 
@@ -70,11 +71,11 @@ def pack_jobs(jobs: Iterable[Job]) -> list[PackedJobs]:
         numbers.append(job.number)
         if not work.packed:
             samples.append(work.sample.to_values())
-            rests.append((_rest_of(work), job.unrecorded, job.unseen))
+            rests.append((_rest_of(work), job.unrecorded, job.counted, job.unseen))
         else:
             samples.append(work.packed)
-            if job.unrecorded or job.unseen:
-                rests.append((None, job.unrecorded, job.unseen))
+            if job.unrecorded or job.counted or job.unseen:
+                rests.append((None, job.unrecorded, job.counted, job.unseen))
             else:
                 rests.append(None)
     return packed
@@ -96,13 +97,13 @@ def unpack_jobs(packed: Iterable[PackedJobs]) -> Iterator[Job]:
     for (epoch, cell, variant, scoring_part), numbers, samples, rests in packed:
         for number, sample, more in zip(numbers, samples, rests, strict=True):
             if isinstance(sample, bytes):
-                _, unrecorded, unseen = more or (None, {}, 0)
+                _, unrecorded, counted, unseen = more or (None, {}, {}, 0)
                 work = WorkItem.of(
                     sample, epoch, cell=cell, variant=variant, scoring_part=scoring_part
                 )
-                yield Job(number, work, unrecorded, unseen=unseen)
+                yield Job(number, work, unrecorded, counted=counted, unseen=unseen)
                 continue
-            (made_by, scored_by, earlier), unrecorded, unseen = more
+            (made_by, scored_by, earlier), unrecorded, counted, unseen = more
             unpacked = Sample.from_values(sample)
             if isinstance(made_by, str):
                 identity = Identity.of(cell, unpacked, epoch, made_by)
@@ -122,7 +123,7 @@ def unpack_jobs(packed: Iterable[PackedJobs]) -> Iterator[Job]:
                 keeps=keeps,
                 scoring_part=scoring_part,
             )
-            yield Job(number, work, unrecorded, unseen=unseen)
+            yield Job(number, work, unrecorded, counted=counted, unseen=unseen)
 
 
 @dataclass(slots=True, eq=False)

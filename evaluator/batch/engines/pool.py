@@ -11,7 +11,15 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
 from dataclasses import field, replace
 from itertools import count
@@ -154,9 +162,8 @@ class Pool:
         self._has_failed = False
         self._is_open = True
         self._is_distributing = False
-        self._unrecorded: dict[str, dict[str, int]] = {}
-        for label, task_id in worker.unrecorded.items():
-            self._unrecorded.setdefault(label.partition("/")[0], {})[label] = task_id
+        self._unrecorded = _by_sample(worker.unrecorded)
+        self._counted = _by_sample(worker.counted)
 
     def start(self, nodes: Collection[Node]) -> None:
         """Starts the processes; returns at once. Raises: ClusterLost, if no node has a CPU for
@@ -217,12 +224,14 @@ class Pool:
         their results.
         """
         for work in works:
-            unrecorded: dict[str, int] = {}
+            job = Job(next(self._numbers), work, {})
             if self._unrecorded:
-                unrecorded = self._unrecorded.pop(work.identity.value, unrecorded)
+                job.unrecorded |= self._unrecorded.pop(work.identity.value, {})
+            if self._counted:
+                job.counted |= self._counted.pop(work.identity.value, {})
             if work.resumes is not None:
-                unrecorded.setdefault(work.identity.value, work.resumes)
-            self._waiting.append(Job(next(self._numbers), work, unrecorded))
+                job.unrecorded.setdefault(work.identity.value, work.resumes)
+            self._waiting.append(job)
         self._distribute()
 
     def _distribute_soon(self) -> None:
@@ -270,7 +279,9 @@ class Pool:
         for job in jobs:
             if is_stopping and not job.unrecorded and not job.lost:
                 self._run.hand_in(WorkResult(job.work, None, pending="stop requested"))
-            elif not member.shares_folder and (job.unrecorded or job.work.answered is not None):
+            elif not member.shares_folder and (
+                job.unrecorded or job.counted or job.work.answered is not None
+            ):
                 # Its task files are only here.
                 self._spawn(self._perform_here(job))
             else:
@@ -517,6 +528,14 @@ def _crash_result(job: Job, store: TaskStore) -> SampleResult:
         interrupted_calls=used.interrupted_calls + job.unseen,
         judge_tasks=tuple(task for label, task in job.unrecorded.items() if "/" in label),
     )
+
+
+def _by_sample(tasks: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """Tasks by the identities of their samples, and by their labels."""
+    found: dict[str, dict[str, int]] = {}
+    for label, task_id in tasks.items():
+        found.setdefault(label.partition("/")[0], {})[label] = task_id
+    return found
 
 
 async def _succeeds(start: Awaitable[bool] | None) -> bool:

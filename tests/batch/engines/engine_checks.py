@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from pathlib import Path
 from random import randint
@@ -141,6 +141,7 @@ class Bench:
     lines: list[bytes] = field(default_factory=list[bytes])
     threads: set[int] = field(default_factory=set[int])
     unrecorded: dict[str, int] = field(default_factory=dict[str, int])
+    counted: dict[str, int] = field(default_factory=dict[str, int])
     is_stopping: bool = False
     options: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -168,6 +169,7 @@ class Bench:
                 make_scorers(self.scorers),
                 refused,
                 unrecorded=self.unrecorded,
+                counted=self.counted,
                 unfinished="repeat",
             )
 
@@ -360,6 +362,24 @@ async def what_is_only_judged_anew_makes_no_call(bench: Bench) -> None:
         assert before is not None and done.result.task_id == before.task_id
 
 
+async def an_answer_that_a_result_counts_is_used_again_and_counts_nothing(bench: Bench) -> None:
+    await bench.run(bench.works(9))
+    bench.counted = {sample_label(labels): task for task, _, labels in bench.store.labelled()}
+    # As a sample whose judge waits for a provider batch.
+    bench.unrecorded = {"identity-0": bench.counted["identity-0"]}
+    # It is run again, not only given its answer once more.
+    retried = bench.counted["identity-8"]
+    await bench.run([*bench.works(8), replace(bench.work(8), retry_of=retried)])
+    assert bench.verdicts == {Verdict.PASSED: 18} and set(bench.samples.values()) == {2}
+    assert [bench.server.asked[f"question {n}"] for n in range(9)] == [1] * 8 + [2]
+    for done in bench.done[9:]:
+        result = done.result
+        assert result is not None
+        is_retried = result.identity == "identity-8"
+        assert result.usage.turns == is_retried
+        assert (result.task_id == bench.counted[result.identity]) is not is_retried
+
+
 CHECKS: list[Check] = [
     each_work_is_done_once_and_handed_in_in_the_callers_loop,
     what_next_work_raises_ends_the_run_after_cancelling,
@@ -369,6 +389,7 @@ CHECKS: list[Check] = [
     calls_at_once_are_bounded_over_all_processes,
     one_budget_holds_over_all_processes,
     what_is_only_judged_anew_makes_no_call,
+    an_answer_that_a_result_counts_is_used_again_and_counts_nothing,
 ]
 
 
