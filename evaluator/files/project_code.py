@@ -34,7 +34,7 @@ import site
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
@@ -143,18 +143,23 @@ def process_guards() -> tuple[Guard, ...]:
     return tuple(_for_process)
 
 
-@contextmanager
-def guarded_import(*guards: Guard) -> Generator[None]:
+class guarded_import:
     """Inside, `guards` are in force, too, for the imports of this thread."""
-    if not guards:
-        yield
-        return
-    _install()
-    token = _for_import.set((*_for_import.get(), *guards))
-    try:
-        yield
-    finally:
-        _for_import.reset(token)
+
+    __slots__ = ("_guards", "_token")
+
+    def __init__(self, *guards: Guard) -> None:
+        self._guards = guards
+        self._token: Token[tuple[Guard, ...]] | None = None
+
+    def __enter__(self) -> None:
+        if self._guards:
+            _install()
+            self._token = _for_import.set((*_for_import.get(), *self._guards))
+
+    def __exit__(self, *_: object) -> None:
+        if self._token is not None:
+            _for_import.reset(self._token)
 
 
 def code_files(place: str, folder: str | Path, *, refuses_large: bool = True) -> list[ProjectFile]:
