@@ -60,10 +60,22 @@ def permit_schemas(library: TemplateLibrary, trust: bool) -> None:
     answer, or with the answer no, a task that needs it fails.
     """
     from evaluator.files.trust import is_allowed
-    from evaluator.library.code import code_of_schemas
 
     code = code_of_schemas(library, Path.cwd())
     permit([file for file in code if not is_allowed(file)], trust)
+
+
+def code_of_schemas(library: TemplateLibrary, folder: Path) -> list[ProjectFile]:
+    """The files of Python code below `folder` that importing the schemas of the templates runs, as
+    far as import statements show it. Nothing is imported.
+    """
+    places = library.schema_places
+    if not places:
+        return []
+    from evaluator.files.project_code import code_files
+
+    files = [file for place in places for file in code_files(place, folder)]
+    return list(dict.fromkeys(files))
 
 
 def shown_profiles() -> Profiles:
@@ -130,7 +142,6 @@ def find_files(project: Path) -> list[ProjectFile]:
     from evaluator.batch.permissions import claims_in
     from evaluator.handler.profiles import files_of_profiles
     from evaluator.library import TemplateLibrary
-    from evaluator.library.code import code_of_schemas
 
     templates = project / "templates"
     code: list[ProjectFile] = []

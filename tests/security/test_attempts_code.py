@@ -38,10 +38,10 @@ from evaluator.batch.folder import BatchFolder
 from evaluator.batch.permissions import read_with_claims
 from evaluator.batch.scorers import function_scorer
 from evaluator.cli import main
+from evaluator.cli.trust import code_of_schemas
 from evaluator.files import project_code
 from evaluator.files.project_code import CodeGuard, code_files, import_place
 from evaluator.files.trust import allow
-from evaluator.library.code import code_of_schemas
 from evaluator.models.backend import ModelRequest
 
 EVIL = "import pathlib\npathlib.Path('MARK').touch()\n"

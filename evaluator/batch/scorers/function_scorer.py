@@ -41,11 +41,7 @@ from evaluator.errors import ConfigurationError, UsageError
 from evaluator.errors.messages import type_of
 from evaluator.fields import Share, accept
 from evaluator.files.pinned_code import PinnedCode
-from evaluator.files.project_code import (
-    FILE_NAMES,
-    guarded_import,
-    import_place,
-)
+from evaluator.files.project_code import FILE_NAMES, guarded_import, import_place
 from evaluator.lazy_dataclass import frozen
 from evaluator.output.schema import schema_imports
 
